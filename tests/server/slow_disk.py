@@ -25,7 +25,7 @@ from pybroker.replication.disks.disk_space import RESERVE
 from tests.groups.members import Member
 from tests.server.live import BASE_MS, Live, Wire, batch, fetch_fields
 
-DELAY_MS = 1000
+DELAY_MS = 2000
 PAUSE_S = 0.003
 """Seconds between two timed requests."""
 ROUND_S = 0.02

@@ -213,7 +213,7 @@ def test_an_etcd_that_others_reach_and_that_is_open_is_said(tmp_path: Path, serv
 
 
 def test_a_lone_broker_moves_into_it(tmp_path: Path, server: SecuredEtcd) -> None:
-    """The commands log in as brokers do: a user is given, the broker's topics are moved, and it starts there."""
+    """The commands log in as brokers do: the broker's topics are moved, a user is given, and the broker starts there."""
     prefix, port, home = new_prefix(), free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
     file.touch(0o600)
@@ -222,11 +222,11 @@ def test_a_lone_broker_moves_into_it(tmp_path: Path, server: SecuredEtcd) -> Non
     with BrokerProcess(home, port, {}) as lone:
         assert run("topics", "create", "t", "-b", lone.bootstrap).code == 0
         lone.stop()
-    given = run("users", "set", "zoe", "--config", file, "--password-file", "-", stdin="secret\n")
-    assert given.code == 0, given.err
     moved = run("migrate-store", "--data-dir", home, "--config", file)
     assert moved.code == 0, moved.err
     assert moved.out.endswith(f"--etcd {server.etcd.url}{prefix} --config {file}\n")
+    given = run("users", "set", "zoe", "--config", file, "--password-file", "-", stdin="secret\n")
+    assert given.code == 0, given.err
     made = {"/brokers/topics/t", "/config/topics/t", "/config/users/zoe"}
     assert made <= keys(server, prefix, server.token("kafka", PASSWORD))
     with BrokerProcess(home, port, said) as first:

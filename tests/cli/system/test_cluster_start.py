@@ -69,7 +69,7 @@ def test_it_is_the_same_at_the_next_start(tmp_path: Path) -> None:
 @pytest.mark.java
 def test_a_zookeeper_is_the_default(tmp_path: Path) -> None:
     """Without --store the brokers coordinate in a ZooKeeper; without --data-dir nothing is left behind."""
-    process = start("-n", 1)
+    process = start("-n", 1, "--port", free_ports(1)[0])  # other tests may begin to listen on 9092 meanwhile
     bootstrap = process.wait_line(READY, START_S_MAX)[1]
     process.wait_line(r"zookeeper\.connect=127\.0\.0\.1:\d+$", 10)
     directory = process.wait_line(r"logs, settings and data: (\S+)", 10)[1]
