@@ -24,6 +24,7 @@ from pybroker.errors import StartError
 from tests.cli.conftest import run
 from tests.harness import Process
 
+pytestmark = pytest.mark.xdist_group("ports of a local cluster")  # each start looks for free ones from the same on
 READY = r"cluster ready: (\S+)"
 START_S_MAX = 180
 
