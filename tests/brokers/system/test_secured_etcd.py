@@ -213,7 +213,7 @@ def test_an_etcd_that_others_reach_and_that_is_open_is_said(tmp_path: Path, serv
 
 
 def test_a_lone_broker_moves_into_it(tmp_path: Path, server: SecuredEtcd) -> None:
-    """The commands log in as brokers do: the broker's topics are moved, a user is given, and the broker starts there."""
+    """The commands log in as brokers do: its topics are moved, a user is given, and it starts there."""
     prefix, port, home = new_prefix(), free_port(), tmp_path / "data"
     file = tmp_path / "broker.properties"
     file.touch(0o600)
