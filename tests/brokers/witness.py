@@ -36,6 +36,7 @@ class Witness:
     def __init__(self, cluster: Cluster, topic: str, **settings: object) -> None:
         """`settings` are added to the producer's."""
         self.history = History()
+        self.history.batch_of = lambda partition, offset: cluster.batch_of(topic, partition, offset)
         self.times: list[float] = []
         self.failed: list[str] = []
         self._cluster = cluster
