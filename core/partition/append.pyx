@@ -32,12 +32,14 @@ from pybroker.core.storage.log.slow_disk cimport slow_note
 from pybroker.core.storage.producers.producer_state cimport (
     DUPLICATE, producer_t, seen_t, sequence_check, sequence_find, sequence_put_back,
 )
-from pybroker.core.storage.producers.refused_batches cimport refusals_find, refusals_forget, refusals_note
+from pybroker.core.storage.producers.refused_batches cimport (
+    REFUSED_MS, refusals_find, refusals_forget, refusals_hold, refusals_note,
+)
 from pybroker.core.storage.recovery.producer_snapshots cimport producers_see
 
 cdef enum:
     GATHER_MAX = 64          # batches written by one call; more take several
-    OPENED_MS = 1000         # the longest delay of a batch whose predecessor, on its connection, was refused
+    OPENED_MS = 1000         # after a change of role, a batch behind a gap is refused as often as it is sent
 
 
 cdef int check_producer(log_t* l, const batch_t* b, appended_t* out) noexcept nogil:
@@ -160,18 +162,28 @@ cdef int forerunner_status(partition_t* p, const batch_t* b, int status) noexcep
     """The status that this batch's predecessor was refused with; 0 if it was not. `status` is the result of the
     sequence rules for this batch.
 
-    This broker does not know the batches that it refused before it led, or that the leader before it refused: for a
-    while after a change of role, it takes a gap as a sign of one. A lone broker leads before it accepts connections."""
+    This broker does not know the batches that it refused before it led, or that the leader before it refused: it takes
+    the first gap of a producer that has written nothing in this leader epoch as a sign of one. A lone broker leads
+    before it accepts connections."""
     cdef log_t* l = p.log
+    cdef const producer_t* known
+    cdef int64_t now_ms = monotonic_ms(), led_ms = now_ms - p.opened_ms
     cdef int refused = 0
     if l.refusals.count > 0:
-        refused = refusals_find(
-            &l.refusals, &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, monotonic_ms())
-    if refused != 0 or b.base_sequence <= 0 or monotonic_ms() - p.opened_ms >= OPENED_MS:
+        refused = refusals_find(&l.refusals, &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, now_ms)
+    if refused != 0 or b.base_sequence <= 0 or led_ms >= REFUSED_MS:
         return refused
     if p.alone and peek_i64(&l.context.lease_ms) == 0:
         return 0
-    if status != 0 or sequence_find(&l.producers, b.producer_id) == NULL:
+    known = sequence_find(&l.producers, b.producer_id)
+    if known != NULL and status == 0:
+        return 0
+    if led_ms < OPENED_MS:
+        return NOT_ENOUGH_REPLICAS
+    if known != NULL and known.count > 0 and known.window[known.newest].last_offset >= peek_i64(&p.epoch_start):
+        return 0
+    if refusals_hold(
+            &l.refusals, b.producer_id, b.producer_epoch, b.base_sequence, <int32_t>p.role.leader_epoch, now_ms):
         return NOT_ENOUGH_REPLICAS
     return 0
 

@@ -19,7 +19,7 @@ probe = probes.load()
 NOT_LEADER_OR_FOLLOWER, MESSAGE_TOO_LARGE, NOT_ENOUGH_REPLICAS = 6, 10, 19
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 PID = 7
-REFUSED_MAX, REFUSED_MS = 1024, 120_000
+REFUSED_MAX, REFUSED_MS, OPENED_MS = 1024, 120_000, 1000
 
 
 def send(partition: Partition, sequence: int, *, epoch: int = 1, acks: int = -1) -> int:
@@ -176,6 +176,54 @@ def test_a_refused_producer_is_in_no_snapshot(home: Home) -> None:
     home.broker.arm("segment.write", "errno", errno.ENOSPC, times=1)
     assert send(partition, 0) == -errno.ENOSPC
     assert partition.producers() == []
+
+
+def new_leader(home: Home, before: list[int]) -> Partition:
+    """A leader since two seconds, whose log has these sequences from the leader before it."""
+    partition = home.open()
+    for sequence in before:
+        partition.append(batch_of(100, producer=(PID, 1, sequence)), now_ms=NOW, internal=True)
+    partition.become_leader(3, 1, followers=(2,), isr=())
+    probe.led_earlier(partition, 2 * OPENED_MS)
+    return partition
+
+
+@pytest.mark.parametrize("before", [[], [0, 1, 2]], ids=["unknown", "known"])
+def test_a_pipeline_whose_beginning_another_leader_refused_is_sent_again(home: Home, before: list[int]) -> None:
+    """A new leader refuses what follows a batch that it has not seen, as the client sends that one again, however late.
+
+    The next sequences of a pipeline whose first batch was answered with NOT_LEADER_OR_FOLLOWER arrive seconds later.
+    """
+    partition = new_leader(home, before)
+    first = len(before)
+    assert [send(partition, first + n) for n in (1, 2, 3)] == [NOT_ENOUGH_REPLICAS] * 3
+    assert [send(partition, first + n) for n in range(4)] == [0] * 4
+    assert send(partition, first + 5) == OUT_OF_ORDER_SEQUENCE_NUMBER, "it has written in this leader epoch"
+
+
+def test_a_gap_that_comes_again_is_one(home: Home) -> None:
+    """A batch that comes again without its predecessor gets OUT_OF_ORDER_SEQUENCE_NUMBER, in each leader epoch."""
+    partition = new_leader(home, [0])
+    for epoch in (4, 5):
+        assert [send(partition, s) for s in (2, 3)] == [NOT_ENOUGH_REPLICAS] * 2
+        assert [send(partition, s) for s in (2, 3, 2)] == [
+            OUT_OF_ORDER_SEQUENCE_NUMBER, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ]
+        partition.become_leader(epoch, epoch, followers=(2,), isr=())
+        probe.led_earlier(partition, 2 * OPENED_MS)
+
+
+def test_an_unknown_producer_that_goes_on_is_refused_once(home: Home) -> None:
+    """A producer whose records were deleted goes on behind them, as in Kafka, at its second attempt."""
+    partition = new_leader(home, [])
+    assert [send(partition, 7), send(partition, 7), send(partition, 8)] == [NOT_ENOUGH_REPLICAS, 0, 0]
+
+
+def test_a_gap_long_after_a_change_of_leaders_is_one(home: Home) -> None:
+    """A leader of two minutes answers a gap as Kafka does: the client has given up what was refused before."""
+    partition = new_leader(home, [0])
+    probe.led_earlier(partition, REFUSED_MS)
+    assert send(partition, 2) == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -13,6 +13,7 @@ cdef struct refused_t:           # the first refused batch of a producer
     int32_t sequence             # the batch's first sequence
     int32_t status               # the error: a Kafka code or -errno
     int16_t epoch
+    int32_t held_in              # leader epoch in which it was refused for a gap before it; -1: it has no such gap
 
 cdef struct refusals_t:          # empty when zeroed; under the append mutex
     refused_t* items
@@ -25,4 +26,6 @@ cdef int refusals_find(
 cdef void refusals_note(
     refusals_t* r, const sequence_t* s, int64_t id, int16_t epoch, int32_t first, int status,
     int64_t now_ms) noexcept nogil
+cdef bint refusals_hold(
+    refusals_t* r, int64_t id, int16_t epoch, int32_t first, int32_t leader_epoch, int64_t now_ms) noexcept nogil
 cdef void refusals_forget(refusals_t* r, int64_t id) noexcept nogil

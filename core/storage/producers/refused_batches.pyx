@@ -9,6 +9,10 @@ An entry counts only while its batch would be accepted: not once another leader 
 expires REFUSED_MS after its batch was last refused: a client that gave the batch up, and goes on in the same epoch,
 then gets Kafka's answer. The table is small, as few honest producers have batches in flight at a time; a producer that
 loses its entry gets Kafka's answer as well.
+
+A new leader does not know what other leaders refused, or what it refused itself before it led. It takes a gap for the
+sign of such a refusal once per batch: the client then sends again all that was refused, the earliest first. A batch
+that comes again without its predecessor has none.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -39,7 +43,7 @@ cdef refused_t* find(const refusals_t* r, int64_t id) noexcept nogil:
 cdef bint counts(const refused_t* e, const sequence_t* s, int64_t now_ms) noexcept nogil:
     """True while the refused batch is the one that the producer has to send next."""
     cdef seen_t seen
-    if now_ms - e.at_ms >= REFUSED_MS:
+    if e.held_in >= 0 or now_ms - e.at_ms >= REFUSED_MS:
         return False
     return sequence_check(s, e.id, e.epoch, e.sequence, 0, &seen) == 0
 
@@ -99,6 +103,30 @@ cdef void refusals_note(
         e.sequence = first
         e.status = status
         e.epoch = epoch
+        e.held_in = -1
+
+
+cdef bint refusals_hold(
+    refusals_t* r, int64_t id, int16_t epoch, int32_t first, int32_t leader_epoch, int64_t now_ms) noexcept nogil:
+    """Remember the first batch after a gap; False if it was refused for that in this leader epoch, or for want of
+    memory. True for the batches that follow it."""
+    cdef refused_t* e = find(r, id)
+    if e != NULL and e.held_in == leader_epoch and e.epoch == epoch:
+        if e.sequence == first:
+            return False
+        if is_ahead(first, e.sequence):
+            return True
+    if e == NULL:
+        e = add(r)
+    if e == NULL:
+        return False
+    e.id = id
+    e.at_ms = now_ms
+    e.sequence = first
+    e.status = 0
+    e.epoch = epoch
+    e.held_in = leader_epoch
+    return True
 
 
 cdef void refusals_forget(refusals_t* r, int64_t id) noexcept nogil:
