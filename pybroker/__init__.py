@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from pybroker.client.columns.read_log import read_log
     from pybroker.client.columns.segments import read_index
     from pybroker.client.consuming.base import OffsetAndTimestamp
-    from pybroker.client.consuming.committed_offsets import OffsetAndMetadata
     from pybroker.client.consuming.consumer import Consumer
     from pybroker.client.consuming.damaged_records import DamagedRecords
     from pybroker.client.consuming.group import RebalanceListener
+    from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from pybroker.client.net.metadata import Node, PartitionInfo, TopicInfo
     from pybroker.client.producing.producer import Producer
     from pybroker.client.serialization.avro import Avro
@@ -75,7 +75,7 @@ _NAMES = {
     "pybroker.client.arguments": "IllegalStateError",
     "pybroker.client.columns.arrays": "ByteArray RecordArrays",
     "pybroker.client.consuming.base": "OffsetAndTimestamp",
-    "pybroker.client.consuming.committed_offsets": "OffsetAndMetadata",
+    "pybroker.client.net.group_offsets": "ConsumerGroupMetadata OffsetAndMetadata",
     "pybroker.client.consuming.consumer": "Consumer",
     "pybroker.client.consuming.group": "RebalanceListener",
     "pybroker.client.consuming.damaged_records": "DamagedRecords",
@@ -125,6 +125,7 @@ __all__ = [
     "ConfigResource",
     "ConfigSource",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerSettings",
     "CreatedTopic",
     "DamagedRecords",

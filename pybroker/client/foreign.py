@@ -74,7 +74,6 @@ SETTINGS: Final[Mapping[str, str]] = {
 _CLOSE: Final = "close(), or `with`"
 _TOPICS: Final = "Admin(...).topics()"
 _OFFSETS: Final = "beginning_offsets(partitions) and end_offsets(partitions)"
-_TRANSACTIONS: Final = "nothing yet: transactions are not supported"
 
 PRODUCER: Final[Mapping[str, str]] = {
     "produce": "send(topic, value, key=..., on_delivery=...)",
@@ -86,11 +85,6 @@ PRODUCER: Final[Mapping[str, str]] = {
     "send_batch": "send_columns(topic, values)",
     "create_batch": "send_columns(topic, values)",
     "purge": "close(timeout_s=0)",
-    **dict.fromkeys(
-        ("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction", "transaction",
-         "send_offsets_to_transaction"),
-        _TRANSACTIONS,
-    ),
 }  # fmt: skip
 CONSUMER: Final[Mapping[str, str]] = {
     "consume": "poll(timeout_ms, max_records)",
@@ -179,9 +173,7 @@ def setting(name: str, known: Iterable[str]) -> str | None:
     return f"use {found}" if found.isidentifier() else found
 
 
-def no_settings_first(
-    client: str, given: tuple[object, ...], *, topics: bool = False, addresses: bool = False
-) -> None:
+def no_settings_first(client: str, given: tuple[object, ...], *, topics: bool = False, addresses: bool = False) -> None:
     """Refuse a dict of settings as the first argument, and addresses among topics; `addresses` may come first."""
     if not given:
         return

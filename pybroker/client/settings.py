@@ -43,6 +43,10 @@ _PRODUCER: Final = (
     Setting("delivery_timeout_ms", Type.INT, "120000", "The longest from send() to an end.", Range(0, INT_MAX)),
     Setting("retries", Type.INT, str(INT_MAX), "How often a batch is sent again.", Range(0, INT_MAX)),
     Setting("max_in_flight_requests_per_connection", Type.INT, "5", "Requests under way.", Range(1, INT_MAX)),
+    Setting("transactional_id", Type.STRING, None, "The name of this producer's transactions, across restarts."),
+    Setting(
+        "transaction_timeout_ms", Type.INT, "60000", "The coordinator aborts a transaction then.", Range(1, INT_MAX)
+    ),
     Setting("max_request_size", Type.INT, "1048576", "The largest record, and request.", Range(0, INT_MAX)),
 )
 
@@ -158,6 +162,8 @@ class ProducerSettings(_CommonSettings, total=False):
     retries: int
     max_in_flight_requests_per_connection: int
     max_request_size: int
+    transactional_id: str
+    transaction_timeout_ms: int
 
 
 Assignor = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]

@@ -10,7 +10,7 @@ import pytest
 from pybroker import errors
 from pybroker.client.aio.consumer import AsyncConsumer
 from pybroker.client.aio.producer import AsyncProducer
-from pybroker.client.consuming.committed_offsets import OffsetAndMetadata
+from pybroker.client.net.group_offsets import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import WAIT_S, create, find_nobody, read_all

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from pybroker.cli.main import Failure
-from pybroker.client.consuming.committed_offsets import MOVED_ON, OffsetAndMetadata
+from pybroker.client.consuming.committed_offsets import MOVED_ON
 from pybroker.client.consuming.consumer import Consumer, Record
 from pybroker.client.consuming.damaged_records import DamagedRecords
 from pybroker.client.consuming.group import RebalanceListener
+from pybroker.client.net.group_offsets import OffsetAndMetadata
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 
@@ -22,7 +23,10 @@ COMMIT_EVERY_S: Final = 1.0
 
 
 def batches(
-    consumer: Consumer, ends: Mapping[TopicPartition, int] | None, most: int | None, patience_s: float,
+    consumer: Consumer,
+    ends: Mapping[TopicPartition, int] | None,
+    most: int | None,
+    patience_s: float,
     meet: Callable[[DamagedRecords], object],
 ) -> Iterator[list[Record]]:
     """Yield batches up to the `ends` of the partitions, and at most this many records; None is no limit.

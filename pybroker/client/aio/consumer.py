@@ -19,11 +19,11 @@ from pybroker.client import foreign
 from pybroker.client.aio.threads import CountedCalls
 from pybroker.client.arguments import whole
 from pybroker.client.consuming.base import OffsetAndTimestamp, Partition
-from pybroker.client.consuming.committed_offsets import OffsetAndMetadata
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.consuming.fetch_collector import FetchCollector, TakenFrom
 from pybroker.client.consuming.group import RebalanceListener
 from pybroker.client.foreign import OfOtherClients, no_settings_first, renamed
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from pybroker.client.serialization.fields import Deserializer
 from pybroker.client.serialization.variables import Key, Value
 from pybroker.client.settings import CONSUMER, ConsumerSettings, signed
@@ -230,6 +230,10 @@ class AsyncConsumer(OfOtherClients, Generic[Key, Value]):
     ) -> None:
         """Commit these offsets for the group, or the positions. KafkaError as of `Consumer.commit`."""
         await self._call(self.consumer.commit, offsets, timeout_ms=timeout_ms)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group, and this consumer's place in it, as `Consumer.group_metadata`."""
+        return self.consumer.group_metadata()
 
     @renamed(callback="the future's: commit_async(offsets).add_done_callback(call)")
     def commit_async(self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None) -> Future[None]:

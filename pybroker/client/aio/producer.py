@@ -7,6 +7,7 @@ Threads only encode columns, and wait for the end of the producer's own thread.
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, Never, Self, Unpack, cast
 
@@ -14,9 +15,11 @@ from pybroker import errors
 from pybroker.client import arguments, foreign
 from pybroker.client.aio.threads import on_thread
 from pybroker.client.foreign import OfOtherClients, no_settings_first, renamed
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata
 from pybroker.client.producing.accumulator import EXIT_S
 from pybroker.client.producing.partitioners import Partitioner, PartitionerName
 from pybroker.client.producing.producer import POLL_S, Headers, Producer, Result, Steps, late
+from pybroker.client.producing.transactional_calls import GroupOffsets, abort_after_failure
 from pybroker.client.serialization.fields import Plain, Serializer
 from pybroker.client.serialization.variables import GivenKey, GivenValue
 from pybroker.client.settings import PRODUCER, ProducerSettings, signed
@@ -168,6 +171,39 @@ class AsyncProducer(OfOtherClients, Generic[GivenKey, GivenValue]):
         info = await self._through(self.producer._find(topic, time.monotonic() + self.producer._block_s))
         return [p.partition for p in info.partitions]
 
+    async def init_transactions(self, timeout_s: float | None = None) -> None:
+        """`Producer.init_transactions`."""
+        await on_thread(self._threads, self.producer.init_transactions, timeout_s)
+
+    async def begin_transaction(self) -> None:
+        """`Producer.begin_transaction`."""
+        await on_thread(self._threads, self.producer.begin_transaction)
+
+    async def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """`Producer.commit_transaction`."""
+        await on_thread(self._threads, self.producer.commit_transaction, timeout_s)
+
+    async def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """`Producer.abort_transaction`."""
+        await on_thread(self._threads, self.producer.abort_transaction, timeout_s)
+
+    async def send_offsets_to_transaction(
+        self, offsets: GroupOffsets, group: ConsumerGroupMetadata | str, timeout_s: float | None = None
+    ) -> None:
+        """`Producer.send_offsets_to_transaction`."""
+        await on_thread(self._threads, self.producer.send_offsets_to_transaction, offsets, group, timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """`Producer.transaction`, for an `async with`."""
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            await asyncio.shield(on_thread(self._threads, abort_after_failure, self.producer))
+            raise
+
     @renamed(timeout=_SECONDS)
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send all waiting records, and wait until each has its outcome. TimeoutError if that takes longer."""
@@ -193,6 +229,8 @@ class AsyncProducer(OfOtherClients, Generic[GivenKey, GivenValue]):
         if not self.producer._begin_close(timeout_s):
             return
         try:
+            if self.producer._transactions is not None:
+                await on_thread(self._threads, abort_after_failure, self.producer, timeout_s)
             if timeout_s != 0:
                 await self._flush(timeout_s)
         finally:

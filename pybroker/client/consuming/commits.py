@@ -9,13 +9,12 @@ from pybroker.client.consuming import committed_offsets
 from pybroker.client.consuming.committed_offsets import (
     LOST_MEMBERSHIP,
     MOVED_ON,
-    ConsumerGroupMetadata,
     Fetched,
-    OffsetAndMetadata,
     Offsets,
 )
 from pybroker.client.consuming.positions import Place, PlaceSnapshot, Positions
 from pybroker.client.net.find_coordinator import CoordinatorClient
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from pybroker.client.net.network import NetworkClient
 from pybroker.client.net.promise import Promise
 from pybroker.client.settings import Settings

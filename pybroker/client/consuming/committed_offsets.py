@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from pybroker import errors
-from pybroker.client import arguments
 from pybroker.client.net.find_coordinator import CoordinatorClient
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from pybroker.client.net.requests import RequestOptions
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -21,28 +21,6 @@ LOST_MEMBERSHIP: Final = frozenset(
 )
 MOVED_ON: Final = LOST_MEMBERSHIP | {errors.REBALANCE_IN_PROGRESS}
 """The group has rebalanced since the member read these records: other members read them again."""
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed position: the offset of the next record to read, and a note beside it."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-    def checked(self) -> OffsetAndMetadata:
-        """The same, of numbers and text. Raises TypeError, and ValueError for a negative offset."""
-        offset = arguments.whole(self.offset, "an offset")
-        note = arguments.name(self.metadata, "the metadata of an offset")
-        return OffsetAndMetadata(offset, note, arguments.whole(self.leader_epoch, "a leader epoch", -1))
-
-
-class ConsumerGroupMetadata(NamedTuple):
-    """The member that commits; the default is a client outside of the group, allowed while it has no members."""
-
-    member_id: str = ""
-    generation: int = -1
-    instance_id: str | None = None
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -67,7 +45,7 @@ def commit(
         )
         topics.setdefault(tp.topic, kind(name=tp.topic)).partitions.append(part)
     request = m.OffsetCommitRequest(
-        group_id=coordinator.group_id,
+        group_id=coordinator.key,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
         group_instance_id=identity.instance_id,
@@ -107,9 +85,9 @@ def fetch(
     kind = m.OffsetFetchRequest.Groups
     named = [kind.Topics(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()]
     request = m.OffsetFetchRequest(
-        group_id=coordinator.group_id,
+        group_id=coordinator.key,
         topics=[m.OffsetFetchRequest.Topics(name=t, partition_indexes=indexes) for t, indexes in grouped.items()],
-        groups=[kind(group_id=coordinator.group_id, member_id=None, topics=named)],
+        groups=[kind(group_id=coordinator.key, member_id=None, topics=named)],
         require_stable=True,
     )
 

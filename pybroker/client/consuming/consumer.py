@@ -10,10 +10,10 @@ from pybroker.client import arguments, foreign
 from pybroker.client.arguments import IllegalStateError
 from pybroker.client.consuming.base import TIMEOUT, WAIT_S, ConsumerBase, OffsetAndTimestamp, Partition
 from pybroker.client.consuming.commits import OffsetCommits
-from pybroker.client.consuming.committed_offsets import OffsetAndMetadata
 from pybroker.client.consuming.group import RebalanceListener
 from pybroker.client.consuming.positions import Place
 from pybroker.client.foreign import OfOtherClients, no_settings_first, renamed
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from pybroker.client.serialization.fields import Decoder, Deserializer
 from pybroker.client.serialization.variables import Key, Value
 from pybroker.client.settings import CONSUMER, ConsumerSettings, Settings, signed
@@ -135,6 +135,12 @@ class Consumer(OfOtherClients, ConsumerBase, Generic[Key, Value]):
     def commit_async(self, offsets: Mapping[Partition, int | OffsetAndMetadata] | None = None) -> Future[None]:
         """`commit` without a wait, and without a retry; the future has the KafkaError if it failed."""
         return self._need_group().commit_async(self._to_commit(offsets))
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group, and this consumer's place in it: what Producer.send_offsets_to_transaction() takes (KIP-447).
+
+        KafkaError(UNKNOWN_MEMBER_ID) if other members read this consumer's partitions by now."""
+        return self._need_group().identity()
 
     def committed(
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None

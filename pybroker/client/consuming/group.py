@@ -22,10 +22,11 @@ from typing import Final, TypeVar
 from pybroker import errors
 from pybroker.client.consuming import subscriptions
 from pybroker.client.consuming.assignors import ASSIGNORS, Assignor
-from pybroker.client.consuming.committed_offsets import LOST_MEMBERSHIP, ConsumerGroupMetadata
+from pybroker.client.consuming.committed_offsets import LOST_MEMBERSHIP
 from pybroker.client.consuming.positions import Bell, Positions
 from pybroker.client.consuming.subscriptions import PROTOCOL_TYPE, SubscribedMember
 from pybroker.client.net.find_coordinator import JOIN_LANE, CoordinatorClient
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata
 from pybroker.client.net.loop import Timer
 from pybroker.client.net.network import ClusterView, NetworkClient
 from pybroker.client.net.promise import Promise
@@ -129,17 +130,16 @@ class GroupMembership:
 
     @property
     def identity(self) -> ConsumerGroupMetadata:
-        return (
-            ConsumerGroupMetadata(self.member_id, self.generation, self._instance_id)
-            if self.generation >= 0
-            else ConsumerGroupMetadata()
-        )
+        group_id = self._coordinator.key
+        if self.generation < 0:
+            return ConsumerGroupMetadata(group_id)
+        return ConsumerGroupMetadata(group_id, self.generation, self.member_id, self._instance_id)
 
     def committing_as(self) -> ConsumerGroupMetadata:
         """The identity for commits. KafkaError(UNKNOWN_MEMBER_ID) if expelled: a commit from outside is allowed while a
         group is empty, and would set other members' offsets back."""
         if self.stage is not Stage.IDLE and self.generation < 0:
-            words = f"this consumer is out of the group {self._coordinator.group_id!r}, and others read its partitions"
+            words = f"this consumer is out of the group {self._coordinator.key!r}, and others read its partitions"
             raise KafkaError(errors.UNKNOWN_MEMBER_ID, words)
         return self.identity
 
@@ -188,7 +188,7 @@ class GroupMembership:
             return
         kind = m.LeaveGroupRequest.Members
         members = [kind(member_id=member_id, group_instance_id=None, reason=reason)]
-        request = m.LeaveGroupRequest(group_id=self._coordinator.group_id, member_id=member_id, members=members)
+        request = m.LeaveGroupRequest(group_id=self._coordinator.key, member_id=member_id, members=members)
         self._coordinator.send(request, lambda answer, error: told.settle(None, None))
 
     # -- inside poll() -------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class GroupMembership:
     def _let_go(self) -> None:
         """Drop all partitions: the group has expelled this member."""
         reason, self._lost = self._lost, ""
-        _log.warning("out of group %r: %s", self._coordinator.group_id, reason)
+        _log.warning("out of group %r: %s", self._coordinator.key, reason)
         lost = sorted(self._positions.places)
         self._positions.assign([])
         self.generation = -1
@@ -281,7 +281,7 @@ class GroupMembership:
             for assignor in self._assignors
         ]
         request = m.JoinGroupRequest(
-            group_id=self._coordinator.group_id,
+            group_id=self._coordinator.key,
             session_timeout_ms=self._settings.session_timeout_ms,
             rebalance_timeout_ms=self._settings.max_poll_interval_ms,
             member_id=self.member_id,
@@ -327,7 +327,7 @@ class GroupMembership:
                 return
             if answer.error_code:
                 words = errors.lookup(answer.error_code).meaning
-                error = KafkaError(answer.error_code, f"group {self._coordinator.group_id!r}: {words}")
+                error = KafkaError(answer.error_code, f"group {self._coordinator.key!r}: {words}")
         if error is not None:
             assert isinstance(error, KafkaError)
             self._refused(error)
@@ -388,7 +388,7 @@ class GroupMembership:
                 for member, share in shares.items()
             ]
         request = m.SyncGroupRequest(
-            group_id=self._coordinator.group_id,
+            group_id=self._coordinator.key,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self._instance_id,
@@ -439,7 +439,7 @@ class GroupMembership:
             self._coordinator.node = -1
         identity = self.identity
         request = m.HeartbeatRequest(
-            group_id=self._coordinator.group_id,
+            group_id=self._coordinator.key,
             generation_id=identity.generation,
             member_id=identity.member_id,
             group_instance_id=identity.instance_id,

@@ -1,4 +1,4 @@
-"""The broker that coordinates a group: found when it is needed, and anew when it says that it is another."""
+"""The coordinator of a group, or of a transactional id: found when it is needed, and again once it has moved."""
 
 import time
 from collections.abc import Callable
@@ -16,6 +16,10 @@ from pybroker.logs import unfailing
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import Message, R, Request
 
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""Types of the keys that FindCoordinator takes."""
+
 LANE: Final = "group"
 JOIN_LANE: Final = "join"
 """A lane for joins, which wait at the broker for other members, so that heartbeats and commits do not wait."""
@@ -30,10 +34,12 @@ _MOVED: Final = frozenset(
 
 
 class CoordinatorClient:
-    """Sends a group's requests to its coordinator. Methods are for the loop's thread, but for `call`."""
+    """Sends requests about a group, or a transactional id, to its coordinator. Methods are for the loop's thread, but
+    for `call`."""
 
-    def __init__(self, network: NetworkClient, group_id: str) -> None:
-        self.group_id = group_id
+    def __init__(self, network: NetworkClient, key: str, key_type: int = GROUP) -> None:
+        self.key = key
+        self._key_type = key_type
         self.node = -1
         self._at = Node(-1, "", -1, None)
         """As FindCoordinator told of it: metadata may be older, or not there yet."""
@@ -63,7 +69,7 @@ class CoordinatorClient:
             return
         self._waiting.append(go)
         if len(self._waiting) == 1:
-            request = m.FindCoordinatorRequest(key=self.group_id, key_type=0, coordinator_keys=[self.group_id])
+            request = m.FindCoordinatorRequest(key=self.key, key_type=self._key_type, coordinator_keys=[self.key])
             self._network.send(ANY, request, self._found)
 
     def moved(self, code: int) -> bool:
@@ -84,7 +90,8 @@ class CoordinatorClient:
             told = answer.coordinators[0] if answer.coordinators else answer
             if told.error_code:
                 words = told.error_message or errors.lookup(told.error_code).meaning
-                error = KafkaError(told.error_code, f"the coordinator of group {self.group_id!r}: {words}")
+                kind = "group" if self._key_type == GROUP else "transactional id"
+                error = KafkaError(told.error_code, f"the coordinator of {kind} {self.key!r}: {words}")
             else:
                 self.node = told.node_id
                 self._at = Node(told.node_id, told.host, told.port, None)

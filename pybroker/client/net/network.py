@@ -185,13 +185,17 @@ class NetworkClient:
             self.loop.call_surely(partial(self.send, node, message, promise.settle, lane=lane, how=how))
         return promise
 
-    def retried(self, ask: Callable[[], Future[Found]], what: str, deadline_s: float) -> Found:
+    def retried(
+        self, ask: Callable[[], Future[Found]], what: str, deadline_s: float, *, again_s: float | None = None
+    ) -> Found:
         """The answer to `ask`, retried after retriable errors. Blocks, so not for the loop's thread.
 
         KafkaError: that of the answer, or `timed_out(what)`."""
         try:
             return patiently(
-                lambda: self.outcome(ask(), deadline_s), deadline_s - time.monotonic(), again_s=self.pauses.first_s
+                lambda: self.outcome(ask(), deadline_s),
+                deadline_s - time.monotonic(),
+                again_s=self.pauses.first_s if again_s is None else again_s,
             )
         except TimeoutError:
             raise self.timed_out(what) from None
@@ -302,7 +306,12 @@ class NetworkClient:
         return found
 
     def send(
-        self, node: int | Node | None, message: Request[R], done: Answered[R], *, lane: str = "",
+        self,
+        node: int | Node | None,
+        message: Request[R],
+        done: Answered[R],
+        *,
+        lane: str = "",
         how: RequestOptions = PLAIN,
     ) -> None:
         """Send a request; `done` gets BROKER_NOT_AVAILABLE if there is no such broker."""

@@ -29,14 +29,14 @@ def batches(
     count: int,
     single: bool,
     batch_size: int,
-    codec: int,
+    attributes: int,
     compress: Callable[[memoryview], bytes] | None,
 ) -> Iterator[SealedBatch]:
     """The batches of columns, their partition as tag; `count` is the topic's number of partitions;
     `single`: all rows go to one partition, without regard to keys.
 
     Raises TypeError and ValueError for wrong columns, LogError(MESSAGE_TOO_LARGE) for a record of 2 GiB."""
-    encoder = Encoder(partitions=count, batch_size=batch_size, attributes=codec, compress=compress)
+    encoder = Encoder(partitions=count, batch_size=batch_size, attributes=attributes, compress=compress)
     done, step = 0, _ROWS_FIRST
     for values_, keys_, headers_, partitions_, times in _pieces(values, keys, headers, partitions, timestamps_ms):
         column = column_sources.byte_column(values_)

@@ -12,6 +12,7 @@ from pybroker.client.net.network import NetworkClient
 from pybroker.client.producing.accumulator import EXIT_S, Accumulator
 from pybroker.client.producing.partitioners import Partitioner, PartitionerName, partitioner_of
 from pybroker.client.producing.sender import Sender
+from pybroker.client.producing.transactional_calls import TransactionalCalls, abort_after_failure
 from pybroker.client.serialization.fields import Plain, RecordSerializer, Serializer
 from pybroker.client.serialization.variables import GivenKey, GivenValue
 from pybroker.client.settings import PRODUCER, ProducerSettings, Settings, signed
@@ -40,7 +41,7 @@ memory. The caller waits, by blocking or by awaiting. The return value is the re
 
 
 @signed(PRODUCER, ProducerSettings)
-class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
+class Producer(TransactionalCalls, OfOtherClients, Generic[GivenKey, GivenValue]):
     """Sends records to topics, from any number of threads.
 
     Settings are Kafka's, with underscores (see docs/client.md); ConfigError if one is unknown or not allowed.
@@ -74,7 +75,9 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
                 raise ConfigError(f"{has}, not {s.compression_level}")
         self._block_s = s.max_block_ms / 1000
         self._network = NetworkClient("producer", s, create_topics=True)
-        self._sender = Sender(self._network, s, acks=acks, idempotent=idempotent)
+        self._sender = Sender(
+            self._network, s, acks=acks, idempotent=idempotent, transactions=s.transactional_id is not None
+        )
         self._accumulator = self._sender.accumulator = Accumulator(
             batch_size=s.batch_size,
             linger_s=s.linger_ms / 1000,
@@ -82,7 +85,10 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
             record_size_max=s.max_request_size,
             wake=self._sender.wake,
         )
-        self._append = self._accumulator.appender.append
+        self._append: Callable[..., Delivery | int] = self._accumulator.appender.append
+        self._transactions = self._sender.transactions
+        if self._transactions is not None:
+            self._append = self._append_in_transaction
         self._closed = False
         self._network.on_death(self._died)
 
@@ -96,8 +102,11 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
             wrong = "retries"
         elif s.max_in_flight_requests_per_connection > IN_FLIGHT_MAX:
             wrong = f"max_in_flight_requests_per_connection of at most {IN_FLIGHT_MAX}"
-        if s.enable_idempotence and wrong:
-            raise ConfigError(f"enable_idempotence needs {wrong}")
+        if wrong and (s.enable_idempotence or s.transactional_id is not None):
+            name = "enable_idempotence" if s.enable_idempotence else "transactional_id"
+            raise ConfigError(f"{name} needs {wrong}")
+        if s.transactional_id is not None and s.enable_idempotence is False:
+            raise ConfigError("transactional_id needs enable_idempotence")
         return s.enable_idempotence is not False and not wrong
 
     def __repr__(self) -> str:
@@ -197,6 +206,12 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
         made = self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         with self._accumulator.hurry():
             return made.result()
+
+    def _append_in_transaction(self, *record: Any) -> Delivery | int:
+        """`_append` of a producer with transactional_id."""
+        assert self._transactions is not None
+        self._transactions.check_open()
+        return self._accumulator.appender.append(*record)
 
     def _check_thread(self, name: str) -> None:
         """RuntimeError on the producer's own thread, which would wait for itself."""
@@ -299,6 +314,8 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Steps[list[Delivery]]:
         """The steps of columns: the wait for metadata ends at `deadline_s`; each batch may wait as long for memory."""
+        if self._transactions is not None:
+            self._transactions.check_open()
         # They load NumPy, which a program that sends single records does not need.
         from pybroker.client.producing import column_batches, column_sources
 
@@ -322,7 +339,7 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
             count=len(info.partitions),
             single=one is not None,
             batch_size=settings.batch_size,
-            codec=self._sender.codec,
+            attributes=self._sender.attributes,
             compress=self._sender.compress,
         ):
             if batch.count == 1 and len(batch) > settings.max_request_size:
@@ -413,13 +430,15 @@ class Producer(OfOtherClients, Generic[GivenKey, GivenValue]):
 
     @renamed(timeout=_SECONDS)
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, for `timeout_s` at most, and end. Records not acknowledged then fail, and the log names them.
+        """Flush, for `timeout_s` at most, and end. Records not acknowledged then fail, and the log names them. An open
+        transaction is aborted.
 
         Calling it again does nothing, nor does calling it in a process that was forked: the records are the parent's.
         """
         if not self._begin_close(timeout_s):
             return
         try:
+            abort_after_failure(self, timeout_s)
             if timeout_s != 0:
                 self._accumulator.flush(timeout_s)
         finally:

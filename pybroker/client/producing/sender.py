@@ -20,6 +20,7 @@ from pybroker.client.net.network import ANY, STALE, NetworkClient
 from pybroker.client.net.requests import Parcel, RequestOptions
 from pybroker.client.producing.accumulator import Accumulator, Queue
 from pybroker.client.producing.splitting import Split
+from pybroker.client.producing.transactions import PRODUCE_VERSION_MAX, TRANSACTIONAL, TransactionManager
 from pybroker.client.settings import Settings
 from pybroker.core import PendingBatch, SealedBatch
 from pybroker.errors import KafkaError
@@ -45,17 +46,22 @@ _log = unfailing(__name__)
 class Sender:
     """Sends an accumulator's batches in order, and gives them their outcomes."""
 
-    def __init__(self, network: NetworkClient, settings: Settings, *, acks: int, idempotent: bool) -> None:
+    def __init__(
+        self, network: NetworkClient, settings: Settings, *, acks: int, idempotent: bool, transactions: bool
+    ) -> None:
         self._network = network
         self._acks = acks
         self._idempotent = idempotent
-        self.codec = CODECS.index(settings.compression_type)
-        self.compress = compressor(self.codec, settings.compression_level)
+        codec = CODECS.index(settings.compression_type)
+        self.attributes = codec | (TRANSACTIONAL if transactions else 0)
+        """The attributes of batches."""
+        self.compress = compressor(codec, settings.compression_level)
         self._retries: int = settings.retries
         self._in_flight_max: int = settings.max_in_flight_requests_per_connection
         self._request_size: int = settings.max_request_size
         self._request_timeout_ms: int = settings.request_timeout_ms
         self._delivery_timeout_s: float = settings.delivery_timeout_ms / 1000
+        self._how = RequestOptions(version_max=PRODUCE_VERSION_MAX if transactions else None, answered=self._acks != 0)
         self._splits: dict[PendingBatch, Split] = {}
         """Parts of batches that were too large, each with its split."""
         self._producer_id = -1
@@ -66,6 +72,11 @@ class Sender:
         self.wake = Wake(network.loop, self._pump)
         """Call from any thread when there may be something to send."""
         self.accumulator: Accumulator
+        self.transactions: TransactionManager | None = None
+        if transactions:
+            self.transactions = TransactionManager(
+                network, settings.transactional_id, settings.transaction_timeout_ms, self.wake
+            )
         network.listen(self.wake)
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -74,7 +85,10 @@ class Sender:
         now_s = time.monotonic()
         requests: dict[int, list[tuple[Queue, PendingBatch]]] = {}
         due_s = now_s + 3600.0
+        failed = None if self.transactions is None else self.transactions.error
         for queue in list(self.accumulator.busy):
+            if failed is not None:
+                self._give_up_unsent(queue, failed)
             self.accumulator.seal(queue, now_s)
             due_s = min(due_s, self._expire(queue, now_s))
             if not queue.ready:
@@ -110,6 +124,8 @@ class Sender:
             return False
         if not self._idempotent or batch.sequence >= 0:
             return True
+        if self.transactions is not None:
+            return self.transactions.may_send(queue)
         if queue.renewing:
             if queue.in_flight:
                 return False
@@ -145,7 +161,7 @@ class Sender:
     def _sealed(self, queue: Queue, batch: PendingBatch) -> bool:
         """Encode a batch; True if done. A batch that the codec refuses (a wrong level, say) is given up."""
         try:
-            batch.seal(self.codec, self.compress)
+            batch.seal(self.attributes, self.compress)
         except Exception as error:  # codecs have exceptions of their own
             queue.ready.remove(batch)
             words = f"{queue.topic}-{queue.partition}: the batch could not be compressed: {error}"
@@ -168,17 +184,17 @@ class Sender:
             part = kind.PartitionData(index=queue.partition, records=Parcel(data))
             topics[queue.topic].partition_data.append(part)
         request = m.ProduceRequest(
-            transactional_id=None,
+            transactional_id=None if self.transactions is None else self.transactions.transactional_id,
             acks=self._acks,
             timeout_ms=self._request_timeout_ms,
             topic_data=list(topics.values()),
         )
         names = {topic.topic_id: topic.name for topic in topics.values()}
-        channel.send(request, partial(self._answered, taken, names), RequestOptions(answered=self._acks != 0))
+        channel.send(request, partial(self._answered, taken, names), self._how)
 
     def _stamped(self, queue: Queue, batch: PendingBatch) -> SealedBatch:
         """The bytes of a batch, stamped with a sequence that it keeps for retries under the same epoch."""
-        sealed = batch.seal(self.codec, self.compress)
+        sealed = batch.seal(self.attributes, self.compress)
         if self._idempotent and batch.sequence < 0:
             batch.producer_id, batch.epoch, batch.sequence = queue.producer_id, queue.epoch, queue.next_sequence
             queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
@@ -188,7 +204,10 @@ class Sender:
     # -- outcomes ------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, taken: list[tuple[Queue, PendingBatch]], names: dict[bytes, str], answer: m.ProduceResponse | None,
+        self,
+        taken: list[tuple[Queue, PendingBatch]],
+        names: dict[bytes, str],
+        answer: m.ProduceResponse | None,
         error: KafkaError | None,
     ) -> None:
         told: dict[TopicPartition, m.ProduceResponse.Responses.PartitionResponses] = {}
@@ -215,8 +234,12 @@ class Sender:
         self.wake()  # not _pump itself: with acks=0 this runs inside it
 
     def _settle(
-        self, queue: Queue, batch: PendingBatch, found: m.ProduceResponse.Responses.PartitionResponses | None,
-        answered: bool, error: KafkaError | None,
+        self,
+        queue: Queue,
+        batch: PendingBatch,
+        found: m.ProduceResponse.Responses.PartitionResponses | None,
+        answered: bool,
+        error: KafkaError | None,
     ) -> None:
         """Settle one batch by its part of an answer; with acks=0 there is none."""
         if error is not None:
@@ -243,7 +266,7 @@ class Sender:
         sealed = batch.sealed
         assert sealed is not None
         split = self._splits.pop(batch, None) or Split(batch)
-        parts = split.cut(batch, sealed, self.codec, self.compress)
+        parts = split.cut(batch, sealed, self.attributes, self.compress)
         self._splits.update(dict.fromkeys(parts, split))
         at = self._place(queue, batch)
         for part in reversed(parts):
@@ -255,13 +278,14 @@ class Sender:
             self._network.refresh()
         if batch.ended:  # expired while under way
             return
-        if self._idempotent and error.code in _OUT_OF_SEQUENCE:
-            self._out_of_sequence(queue, batch)
+        failed = self.transactions is not None and self.transactions.error is not None
+        if self._idempotent and error.code in _OUT_OF_SEQUENCE and not failed:
+            self._out_of_sequence(queue, batch, error)
             return
         if error.code == errors.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue, batch)
             return
-        if error.retriable and batch.attempts <= self._retries:  # one that is too old expires before it is sent
+        if error.retriable and not failed and batch.attempts <= self._retries:  # an expired one is not sent
             queue.refusal = error
             self._again(queue, batch)
         else:
@@ -281,18 +305,31 @@ class Sender:
             at += 1
         return at
 
-    def _out_of_sequence(self, queue: Queue, batch: PendingBatch) -> None:
+    def _out_of_sequence(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
         """Retry a batch refused for its sequence: an earlier one failed, or the broker lost this producer's state."""
         before = [b for b in (*queue.in_flight, *queue.ready) if b.sequence >= 0 and b.created_s < batch.created_s]
+        if self.transactions is not None and not before:
+            self._give_up(queue, batch, error)
+            return
         if queue.renewing or not before:
             queue.renewing = True
             batch.sequence = -1
         self._again(queue, batch)
 
     def _give_up(self, queue: Queue, batch: PendingBatch, error: KafkaError) -> None:
-        if batch.sequence >= 0:
+        if self.transactions is not None:
+            self.transactions.fail(error, sequenced=batch.sequence >= 0)
+        elif batch.sequence >= 0:
             queue.renewing = True
         self._end(batch, -1, -1, error)
+
+    def _give_up_unsent(self, queue: Queue, cause: KafkaError) -> None:
+        """Give up what is not under way, as the transaction cannot be committed any more."""
+        if queue.open is not None:
+            queue.close_batch()
+        while queue.ready:
+            words = f"{queue.topic}-{queue.partition}: it was not sent again: {cause.message}"
+            self._give_up(queue, queue.ready.popleft(), KafkaError(errors.TRANSACTION_ABORTABLE, words))
 
     def _expire(self, queue: Queue, now_s: float) -> float:
         """Give up batches older than delivery_timeout_ms; return when the next one expires. It stops at the first young

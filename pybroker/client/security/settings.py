@@ -1,7 +1,6 @@
 """The security settings of producers, consumers and admin clients."""
 
 import difflib
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -119,17 +118,8 @@ def as_given(value: object) -> str:
     raise ConfigError(f"a setting is text, a number, True, False or a list, not {type(value).__name__}")
 
 
-_NOT_YET: Final = {
-    ("transaction", "transactional"): "records are sent outside of transactions",
-}
-"""First words of Kafka's settings that are not supported yet, and what holds until then."""
-
-
 def unknown(kind: str, known: Mapping[str, Setting], name: str) -> str:
     """The error sentence for an unknown setting, with the nearest known one."""
-    for words, instead in _NOT_YET.items():
-        if re.split(r"[._]", name)[0] in words:
-            return f"{shown(name)} is not supported yet: {instead}"
     plain = name.replace(".", "_")
     other = foreign.setting(name, known)
     near = difflib.get_close_matches(plain, known, n=1, cutoff=0.6)
