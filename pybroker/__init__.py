@@ -25,12 +25,16 @@ if TYPE_CHECKING:
         DelegationToken,
         GroupDescription,
         GroupListing,
+        HangingTransaction,
         LogDir,
         Member,
+        PartitionProducer,
         PartitionReassignment,
         Replica,
         ResourceType,
         ScramUser,
+        TransactionDescription,
+        TransactionListing,
     )
     from pybroker.client.aio.admin import AsyncAdmin
     from pybroker.client.aio.consumer import AsyncConsumer
@@ -67,7 +71,8 @@ _NAMES = {
         "AclBinding AclFilter Admin Alteration BROKER_DEFAULT ClientQuotaFilterComponent ClusterDescription Committed"
         " ConfigEntry ConfigOperation"
         " ConfigResource ConfigSource CreatedTopic DelegationToken EARLIEST GroupDescription GroupListing"
-        " HIGH_WATERMARK LATEST LogDir Member PartitionReassignment Replica ResourceType ScramUser"
+        " HIGH_WATERMARK HangingTransaction LATEST LogDir Member PartitionProducer PartitionReassignment Replica"
+        " ResourceType ScramUser TransactionDescription TransactionListing"
     ),
     "pybroker.client.aio.admin": "AsyncAdmin",
     "pybroker.client.aio.producer": "AsyncProducer",
@@ -134,6 +139,7 @@ __all__ = [
     "DeserializationError",
     "GroupDescription",
     "GroupListing",
+    "HangingTransaction",
     "IllegalStateError",
     "Json",
     "KafkaError",
@@ -144,6 +150,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionInfo",
+    "PartitionProducer",
     "PartitionReassignment",
     "Producer",
     "ProducerSettings",
@@ -160,6 +167,8 @@ __all__ = [
     "ScramUser",
     "TopicInfo",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "__version__",
     "read_index",
     "read_log",

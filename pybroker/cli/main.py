@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "consume": Command("pybroker.cli.records.consume", "Read topics, to standard output."),
     "read": Command("pybroker.cli.records.read", "Read a topic as a table, into a Parquet, CSV or JSON file."),
     "groups": Command("pybroker.cli.groups", "List, describe, reset and delete consumer groups."),
+    "transactions": Command("pybroker.cli.transactions", "List, describe and abort transactions."),
     "offsets": Command("pybroker.cli.offsets", "Show the offsets that partitions hold.", "offsets"),
     "delete-records": Command(
         "pybroker.cli.offsets", "Delete the records of partitions before an offset.", "delete_records"

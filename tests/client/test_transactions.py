@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import pybroker
 from pybroker import errors
+from pybroker.client.admin import Admin, Alteration, ConfigOperation, ConfigResource, ResourceType
 from pybroker.client.net.group_offsets import OffsetAndMetadata
 from pybroker.client.producing.producer import Producer
 from pybroker.config import ConfigError
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import WAIT_S, create, read
-from tests.harness import Server
+from tests.harness import Server, until
 from tests.java import peers
 
 NOBODY: Any = {"bootstrap_servers": "127.0.0.1:1"}
@@ -202,3 +205,75 @@ def test_calls_out_of_order() -> None:
 def test_settings_that_exclude_transactions(settings: Any) -> None:
     with pytest.raises(ConfigError, match="transactional_id needs"):
         Producer(**NOBODY, transactional_id="t", **settings)
+
+
+# -- the admin client --------------------------------------------------------------------------------------------------
+
+
+def test_what_coordinators_and_leaders_know(target: Server, topic: str) -> None:
+    """Admin lists and describes transactional ids, and where open transactions begin in partitions."""
+    create(target, topic, partitions=2)
+    tp = TopicPartition(topic, 1)
+    with Admin(target.bootstrap) as admin, producer_of(target, topic) as producer:
+        with producer.transaction():
+            producer.send(topic, b"before", partition=1)
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=1).result(WAIT_S)
+        (listed,) = [t for t in admin.transactions(states=["Ongoing"]) if t.id == topic]
+        (known,) = admin.describe_transactions([topic])
+        assert (known.state, known.producer_id, known.partitions) == ("Ongoing", listed.producer_id, (tp,))
+        assert known.start_ms is not None and known.timeout_ms == 60_000
+        assert topic not in {t.id for t in admin.transactions(open_for_ms=600_000)}
+        (at,) = admin.describe_producers([tp])[tp]
+        assert (at.producer_id, at.transaction_start, at.last_sequence) == (listed.producer_id, 2, 1)
+        assert admin.hanging_transactions([tp], open_for_ms=0) == []
+        with pytest.raises(KafkaError, match=r"no open transaction of .* begins at offset 1"):
+            admin.abort_transaction(tp, 1)
+        with pytest.raises(KafkaError) as caught:
+            admin.describe_transactions([f"{topic}-absent"])
+        assert caught.value.code == errors.TRANSACTIONAL_ID_NOT_FOUND
+        producer.abort_transaction()
+
+
+def test_an_admin_fences_producers(target: Server, topic: str) -> None:
+    """A fenced producer's transaction is aborted, and the producer refused."""
+    create(target, topic)
+    with Admin(target.bootstrap) as admin, producer_of(target, topic) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"lost").result(WAIT_S)
+        admin.fence_producers([topic])
+        until("the abort is done", lambda: admin.describe_transactions([topic])[0].state == "CompleteAbort")
+        with pytest.raises(KafkaError, match="another producer has the transactional id"):
+            producer.commit_transaction()
+
+
+@contextlib.contextmanager
+def unverified(admin: Admin) -> Iterator[None]:
+    """A cluster that takes transactional records of partitions that were not added, as before KIP-890."""
+    name = "transaction.partition.verification.enable"
+    everywhere = ConfigResource(ResourceType.BROKER, "")
+    admin.alter_configs(everywhere, [Alteration(name, ConfigOperation.SET, "false")])
+    try:
+        yield
+    finally:
+        admin.alter_configs(everywhere, [Alteration(name, ConfigOperation.DELETE)])
+
+
+def test_a_transaction_that_hangs_is_found_and_aborted(target: Server, topic: str) -> None:
+    """A transaction that no coordinator will end holds readers up until it is aborted by hand."""
+    create(target, topic)
+    tp = TopicPartition(topic, 0)
+    with Admin(target.bootstrap) as admin, producer_of(target, topic) as producer, unverified(admin):
+        producer.begin_transaction()
+        assert producer._transactions is not None
+        producer._transactions._added.add(tp)  # so it is not added at the coordinator
+        until("it is written", lambda: producer.send(topic, b"hangs").exception(WAIT_S) is None)
+        with Producer(bootstrap_servers=target.bootstrap) as other:
+            other.send(topic, b"behind").result(WAIT_S)
+        (hanging,) = admin.hanging_transactions([tp], open_for_ms=0)
+        assert (hanging.partition, hanging.transactional_id, hanging.producer.transaction_start) == (tp, topic, 0)
+        admin.abort_transaction(tp, 0)
+        assert admin.hanging_transactions([tp], open_for_ms=0) == []
+        producer._transactions._added.clear()
+        producer.abort_transaction()
+    assert committed(target, topic, 1) == [b"behind"]

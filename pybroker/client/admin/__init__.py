@@ -18,6 +18,13 @@ from pybroker.client.admin.quotas import QuotasAdmin
 from pybroker.client.admin.reassignments import PartitionReassignment, ReassignmentsAdmin
 from pybroker.client.admin.tokens import DelegationToken, TokensAdmin
 from pybroker.client.admin.topics import BROKER_DEFAULT, HIGH_WATERMARK, CreatedTopic, TopicsAdmin
+from pybroker.client.admin.transactions import (
+    HangingTransaction,
+    PartitionProducer,
+    TransactionDescription,
+    TransactionListing,
+    TransactionsAdmin,
+)
 from pybroker.client.admin.users import ScramUser, UsersAdmin
 from pybroker.client.foreign import OfOtherClients
 from pybroker.client.net.list_offsets import EARLIEST, LATEST
@@ -47,19 +54,23 @@ __all__ = [
     "DelegationToken",
     "GroupDescription",
     "GroupListing",
+    "HangingTransaction",
     "LogDir",
     "Member",
+    "PartitionProducer",
     "PartitionReassignment",
     "Replica",
     "ResourceType",
     "ScramUser",
+    "TransactionDescription",
+    "TransactionListing",
 ]
 
 
 @signed(SECURITY, SecuritySettings)
 class Admin(
     OfOtherClients, TopicsAdmin, ReassignmentsAdmin, ConfigsAdmin, GroupOffsetsAdmin, GroupsAdmin, BrokersAdmin,
-    UsersAdmin, TokensAdmin, AclsAdmin, QuotasAdmin,
+    UsersAdmin, TokensAdmin, AclsAdmin, QuotasAdmin, TransactionsAdmin,
 ):
     """Operations on one cluster, by any of its addresses; each raises KafkaError with a sentence for a person.
 

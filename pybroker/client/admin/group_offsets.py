@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pybroker import errors
 from pybroker.client import arguments
 from pybroker.client.admin.base import raise_for
-from pybroker.client.admin.coordinators import CoordinatorsAdmin, GroupOutcome
+from pybroker.client.admin.coordinators import CoordinatorOutcome, CoordinatorsAdmin
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.model import TopicPartition
 from pybroker.protocol import apis
@@ -38,7 +38,7 @@ class GroupOffsetsAdmin(CoordinatorsAdmin):
     def group_offsets(self, ids: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
         """The committed offsets of each of these groups; none for a group that does not exist."""
         found = {}
-        outcomes: Mapping[str, GroupOutcome[Topics]] = self._ask_coordinators(arguments.names(ids, "ids"), _fetch)
+        outcomes: Mapping[str, CoordinatorOutcome[Topics]] = self._ask_coordinators(arguments.names(ids, "ids"), _fetch)
         for group, outcome in outcomes.items():
             raise_for(outcome.code, f"offsets of group {group}", outcome.message)
             found[group] = dict(_positions(group, () if outcome.answer is None else outcome.answer))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pybroker import errors
 from pybroker.client import arguments, html_tables
 from pybroker.client.admin.base import only, raise_for
-from pybroker.client.admin.coordinators import MOVED, CoordinatorsAdmin, GroupOutcome
+from pybroker.client.admin.coordinators import MOVED, CoordinatorOutcome, CoordinatorsAdmin
 from pybroker.client.consuming.subscriptions import PROTOCOL_TYPE, read_assignment
 from pybroker.client.net.connection import BrokerConnection
 from pybroker.client.net.metadata import RETRY_BACKOFF_S, Node
@@ -131,14 +131,14 @@ def _describe_consumer(
         yield found.group_id, found.error_code, found.error_message, found
 
 
-def _is_unknown(outcome: GroupOutcome[m.DescribeGroupsResponse.Groups]) -> bool:
+def _is_unknown(outcome: CoordinatorOutcome[m.DescribeGroupsResponse.Groups]) -> bool:
     """True if the group does not exist: an error from version 6 on, before that the state Dead."""
     return outcome.code == errors.GROUP_ID_NOT_FOUND or (
         not outcome.code and outcome.answer is not None and outcome.answer.group_state == "Dead"
     )
 
 
-def _classic(group: str, outcome: GroupOutcome[m.DescribeGroupsResponse.Groups]) -> GroupDescription:
+def _classic(group: str, outcome: CoordinatorOutcome[m.DescribeGroupsResponse.Groups]) -> GroupDescription:
     raise_for(outcome.code, f"group {group}", outcome.message)
     told = outcome.answer
     assert told is not None
@@ -155,7 +155,7 @@ def _classic(group: str, outcome: GroupOutcome[m.DescribeGroupsResponse.Groups])
     )
 
 
-def _consumer(group: str, outcome: GroupOutcome[m.ConsumerGroupDescribeResponse.Groups]) -> GroupDescription:
+def _consumer(group: str, outcome: CoordinatorOutcome[m.ConsumerGroupDescribeResponse.Groups]) -> GroupDescription:
     """A group of the newer protocol, whose assignments the broker makes (KIP-848)."""
     raise_for(outcome.code, f"group {group}", outcome.message)
     told = outcome.answer

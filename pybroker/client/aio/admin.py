@@ -17,6 +17,13 @@ from pybroker.client.admin.groups import GroupDescription, GroupListing
 from pybroker.client.admin.reassignments import PartitionReassignment
 from pybroker.client.admin.tokens import DelegationToken
 from pybroker.client.admin.topics import BROKER_DEFAULT, CreatedTopic
+from pybroker.client.admin.transactions import (
+    TIMEOUT_MS_MAX,
+    HangingTransaction,
+    PartitionProducer,
+    TransactionDescription,
+    TransactionListing,
+)
 from pybroker.client.admin.users import ScramUser
 from pybroker.client.aio.threads import on_thread
 from pybroker.client.foreign import OfOtherClients, renamed
@@ -195,6 +202,38 @@ class AsyncAdmin(OfOtherClients):
     async def describe_groups(self, ids: Iterable[str]) -> list[GroupDescription]:
         """These groups. KafkaError(GROUP_ID_NOT_FOUND) if one of them is not there."""
         return await self._call(self.admin.describe_groups, ids)
+
+    async def transactions(
+        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), open_for_ms: int | None = None
+    ) -> list[TransactionListing]:
+        """The transactional ids in any of these states and of any of these producers (none given: all), by id."""
+        return await self._call(
+            self.admin.transactions, states=states, producer_ids=producer_ids, open_for_ms=open_for_ms
+        )
+
+    async def describe_transactions(self, ids: Iterable[str]) -> list[TransactionDescription]:
+        """These transactional ids. KafkaError(TRANSACTIONAL_ID_NOT_FOUND) if one of them is not there."""
+        return await self._call(self.admin.describe_transactions, ids)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, list[PartitionProducer]]:
+        """The producers that the leaders of these partitions know. KafkaError if one has no leader, or refuses."""
+        return await self._call(self.admin.describe_producers, partitions)
+
+    async def hanging_transactions(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, open_for_ms: int = TIMEOUT_MS_MAX
+    ) -> list[HangingTransaction]:
+        """Open transactions of these partitions that no coordinator will end, as `Admin.hanging_transactions`."""
+        return await self._call(self.admin.hanging_transactions, partitions, open_for_ms=open_for_ms)
+
+    async def abort_transaction(self, partition: TopicPartition | tuple[str, int], start: int) -> None:
+        """Abort the open transaction of one partition that begins at offset `start`, as `Admin.abort_transaction`."""
+        await self._call(self.admin.abort_transaction, partition, start)
+
+    async def fence_producers(self, ids: Iterable[str]) -> None:
+        """Raise the epoch of these transactional ids: their open transactions are aborted, their producers refused."""
+        await self._call(self.admin.fence_producers, ids)
 
     async def delete_group(self, group: str) -> None:
         """Delete a group without members, and its offsets. KafkaError(NON_EMPTY_GROUP) if it has members."""
