@@ -7,10 +7,10 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+static int gzip_folds; /* the processor has carry-less multiplication */
 #endif
 
 static uint32_t gzip_table[8][256];
-static int gzip_folds; /* the processor has carry-less multiplication */
 
 /* Call this once, before any other call. */
 static void gzip_crc_init(void)
