@@ -43,6 +43,7 @@ from pybroker.core.log_manager import LogManager
 from pybroker.core.moving import FutureLog
 from pybroker.core.partition_handle import Appended, Follower, Partition, Read, Role
 from pybroker.core.quota_bucket import QuotaBucket
+from pybroker.core.request_samples import RequestSample, RequestSamples
 
 __all__ = [
     "BOUNDS_US",
@@ -90,6 +91,8 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RecordSteps",
+    "RequestSample",
+    "RequestSamples",
     "Role",
     "SealedBatch",
     "SegmentScan",

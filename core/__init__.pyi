@@ -58,6 +58,8 @@ from pybroker.core.partition_handle import Partition as Partition
 from pybroker.core.partition_handle import Read as Read
 from pybroker.core.partition_handle import Role as Role
 from pybroker.core.quota_bucket import QuotaBucket as QuotaBucket
+from pybroker.core.request_samples import RequestSample as RequestSample
+from pybroker.core.request_samples import RequestSamples as RequestSamples
 
 Bytes = bytes | bytearray | memoryview
 
@@ -302,6 +304,7 @@ class Plane:
         """The counters of each reactor since its start; the times count from when a request was read."""
     def begin(self, token: int) -> None:
         """Record that Python begins to execute a request, on the event loop's thread."""
+    queued_ns: int  # how long the request of the last begin() had waited
     def queue_times(self) -> Histogram:
         """The times that requests waited for their execution in Python."""
 

@@ -19,6 +19,7 @@ cdef class Plane:
     cdef dict bells              # Partition -> the address of its bell_t
     cdef dict away               # {token: when it came, in ns} of requests that Python has not answered yet: their
                                  # connections are not freed
+    cdef readonly int64_t queued_ns
     cdef int64_t published
     cdef tuple throttles         # keeps the buckets alive that the state points to
     cdef dict sockets  # connection id -> (descriptor, inode), so that a forked child closes the right descriptors

@@ -432,9 +432,9 @@ cdef class Plane:
 
     def begin(self, uintptr_t token) -> None:
         """Record that Python begins to execute a request, on the event loop's thread."""
-        cdef int64_t put_ns = self.away.get(token, 0)
-        if put_ns != 0:
-            histogram_add(&self.state.queued, (monotonic_ns() - put_ns) // 1000, 1)
+        cdef int64_t now_ns = monotonic_ns()
+        self.queued_ns = now_ns - <int64_t>self.away.get(token, now_ns)
+        histogram_add(&self.state.queued, self.queued_ns // 1000, token in self.away)
 
     def reply(self, uintptr_t token, parts, *, bint close=False, rights=None, int64_t rules=0,
               int64_t login_ends_ms=-1, quotas=None, int64_t mute_ms=0) -> None:

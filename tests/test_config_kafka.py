@@ -52,6 +52,8 @@ OWN = {
     "metrics.topics.max",
     "metrics.groups.max",
     "metrics.partitions.max",
+    "tracing.enable",
+    "tracing.samples.per.second",
     "reassign.throttle.note",
     "record.validation",
     "unclean.recovery.timeout.ms",

@@ -49,6 +49,7 @@ OPTIONAL = {  # rooms that need an optional package
     "pybroker.console": {"fastavro", "jinja2", "starlette", "uvicorn"},
     "pybroker.avro": {"fastavro"},
     "pybroker.frames": {"fastavro", "polars", "pyarrow"},
+    "pybroker.server": {"opentelemetry"},
     "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},
 }
 # The same inside core; what stands beside these rooms is the wall, which alone may import any of them.

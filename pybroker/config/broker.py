@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pybroker.model import HostPort
 
-from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK
+from .broker_settings import GENERAL, GROUPS, METRICS, NETWORK, TRACING
 from .cluster_settings import CLUSTER
 from .etcd_settings import ETCD
 from .listener_settings import OF_LISTENER, changes_of_listener, of_broker, own_name, own_setting
@@ -42,6 +42,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "Durability": DURABILITY,
     "Consumer groups": GROUPS,
     "Metrics": METRICS,
+    "Tracing": TRACING,
     "Kafka's settings without effect": NO_EFFECT,
 }
 BROKER: dict[str, Setting] = {name: setting for chapter in CHAPTERS.values() for name, setting in chapter.items()}

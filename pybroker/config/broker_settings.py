@@ -309,6 +309,24 @@ METRICS = table(
     ),
 )
 
+TRACING = table(
+    Setting(
+        "tracing.enable",
+        BOOLEAN,
+        "false",
+        "Export a span for each request to an OpenTelemetry collector. The variables OTEL_... of the environment name "
+        "the collector and set the rest; it needs pybroker[otel]. Kafka has no such setting.",
+    ),
+    Setting(
+        "tracing.samples.per.second",
+        INT,
+        "10",
+        "Produce and Fetch requests of which spans are made: so many a second for Produce, for Fetch of consumers and "
+        "for Fetch of followers, in each network thread. Kafka has no such setting.",
+        Range(0, 200),
+    ),
+)
+
 GROUPS = table(
     Setting(
         "group.initial.rebalance.delay.ms",

@@ -65,7 +65,7 @@ class Replicas:
         self._disk = DiskThreads()
         self.ending = False
         self.scrubbed = Scrubbed()
-        self._plane: core.Plane | None = None
+        self.plane: core.Plane | None = None  # a broker with another plane has none here
         self._fetchers: dict[int, Hear] = {}
         self._published: dict[int, Replica] = {}  # by the plane's ids
         self._on_joining = on_joining
@@ -268,29 +268,29 @@ class Replicas:
     def native_plane(self, **limits: Any) -> core.Plane:
         """Create the plane that serves these replicas without Python. The caller must stop it before close()."""
         leader, follower = self.throttles
-        self._plane = core.Plane(self._core, leader_throttle=leader, follower_throttle=follower, **limits)
+        self.plane = core.Plane(self._core, leader_throttle=leader, follower_throttle=follower, **limits)
         for replica in self:
             self._publish(replica)
-        return self._plane
+        return self.plane
 
     def resize_plane(self, reactors: int, fetchers: int) -> None:
         """Change the numbers of plane threads for new client connections and for fetchers; nothing without a plane.
         Raises OSError and RuntimeError if no more threads can be started."""
-        if self._plane is not None:
-            self._plane.resize(reactors, fetchers)
+        if self.plane is not None:
+            self.plane.resize(reactors, fetchers)
 
     def plane_stats(self) -> "list[core.Reactor]":
         """The counters of each of the plane's reactors; empty without a plane."""
-        return self._plane.stats() if self._plane is not None else []
+        return self.plane.stats() if self.plane is not None else []
 
     def divert(self, on: bool) -> None:
         """Have Python's handlers execute Produce and Fetch, or (False) the plane again; nothing without a plane."""
-        if self._plane is not None:
-            self._plane.divert(on)
+        if self.plane is not None:
+            self.plane.divert(on)
 
     def queue_times(self) -> "list[core.Histogram]":
         """The times that requests waited in the plane for their execution in Python; empty without a plane."""
-        return [self._plane.queue_times()] if self._plane is not None else []
+        return [self.plane.queue_times()] if self.plane is not None else []
 
     def disk_times(self) -> DiskTimes:
         """The durations of file calls."""
@@ -311,13 +311,13 @@ class Replicas:
     @property
     def is_native(self) -> bool:
         """True if there is a plane, which copies from leaders too."""
-        return self._plane is not None
+        return self.plane is not None
 
     def open_fetcher(self, fd: int, hear: Hear, **settings: Any) -> "core.LeaderConnection":
         """Have the plane copy from the leader at the other end of a socket, which the plane owns from now on. `hear` is
         called with the fetcher's messages."""
-        assert self._plane is not None
-        fetcher = core.LeaderConnection(self._plane, fd, **settings)
+        assert self.plane is not None
+        fetcher = core.LeaderConnection(self.plane, fd, **settings)
         self._fetchers[fetcher.key] = hear
         return fetcher
 
@@ -328,9 +328,9 @@ class Replicas:
             hear(kind, letter or b"")
 
     def _publish(self, replica: Replica) -> None:
-        if self._plane is not None and replica.log is not None and not replica.gone:
-            replica.plane = self._plane
-            replica.plane_key = self._plane.publish(
+        if self.plane is not None and replica.log is not None and not replica.gone:
+            replica.plane = self.plane
+            replica.plane_key = self.plane.publish(
                 replica.log, native_append=replica.native_append, envelope=replica.rules.envelope
             )
             self._published[replica.plane_key] = replica
@@ -400,7 +400,7 @@ class Replicas:
         for move in moves:
             with move.deciding:  # from here on it does not switch, so that the directory stays the same
                 pass
-        return self._opener.delete(gone, self._plane)
+        return self._opener.delete(gone, self.plane)
 
     # -- upkeep, on the caller's thread ----------------------------------------------------------------------------
 
@@ -470,7 +470,7 @@ class Replicas:
 
     def _let_go(self) -> None:
         """Drop the references to logs and plane, so that their files close without waiting for garbage collection."""
-        self._plane = None
+        self.plane = None
         self._published.clear()
         self._fetchers.clear()  # unhandled messages may refer to partitions
         for replica in self:

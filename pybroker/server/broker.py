@@ -52,9 +52,11 @@ from pybroker.server.network.network_threads import NetworkThreads
 from pybroker.server.network.plane import PlaneMaker
 from pybroker.server.network.socket_server import SocketServer
 from pybroker.server.scheduler import Scheduler, chores, finish_deletions
+from pybroker.server.tracing import tracing_of
 
 if TYPE_CHECKING:
     from pybroker.server.metrics.export import Exporter
+    from pybroker.server.tracing.export import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +117,7 @@ class Broker:
         self._workers: Workers | None = None
         self._threads = NetworkThreads(0, 0)  # of the plane
         self._exporter: Exporter | None = None
+        self._tracing: Tracing | None = None
         self.groups: Coordinator | None = None
 
     @property
@@ -302,6 +305,7 @@ class Broker:
         self._fetch = fetch_of(asked)
         limits = Mutations(self.entities.quotas, self.metadata, self.config, monotonic_ms)
         table: Table = limits.counted(handlers(asked, self._fetch))
+        tracing = self._tracing = tracing_of(self.config, self.broker_id, self.cluster_id)
         free = None
         if self._authorization is not None:
             table, free = self._authorization.guard(table, self.metadata), self._authorization.is_free
@@ -309,10 +313,13 @@ class Broker:
         quotas = QuotaManager(self.entities.quotas, None if asked.peers is None else self.config.listeners.inter_broker)
         self._sockets.count_by(quotas, self.entities.quotas)
         table = quotas.counted(table) if self._through is None else self._through(quotas.counted(table))
-        responder: Responder = Dispatcher(table, quotas.charge, self._sockets.refuse)
+        responder: Responder = Dispatcher(
+            table if tracing is None else tracing.described(table), quotas.charge, self._sockets.refuse
+        )
         if self._exporter is not None:
             responder = self._exporter.watch(asked.replicas, asked.groups, quotas, responder)
-        self._sockets.open(Debts(responder, quotas), free)
+        responder = Debts(responder, quotas)
+        self._sockets.open(responder if tracing is None else tracing.watch(asked.replicas, responder), free)
         if self._tokens is not None:
             self._tokens.sweep(self._is_controller)
 
@@ -452,6 +459,9 @@ class Broker:
         """Release the addresses, the store and the log dirs, which other processes may want."""
         if self._place is not None:
             await self._place.leave()
+        if self._tracing is not None:
+            await self._tracing.close()
+            self._tracing = None
         if self._tokens is not None:
             await self._tokens.close()
         if self._exporter is not None:

@@ -9,7 +9,7 @@ from typing import Final
 ALONE: Final = (
     "README.md", "install.md", "first-broker.md", "dataframes.md", "arrow.md", "errors.md", "container.md",
     "monitoring.md", "console.md", "backup.md", "frames.md", "disk-full.md", "troubleshooting.md", "sizing.md",
-    "metrics.md", "durability.md",
+    "metrics.md", "durability.md", "tracing.md",
 )  # fmt: skip
 """Pages that `tests/docs/system/test_pages.py` runs from their first block to their last, with one broker or none."""
 WITH_JAVA: Final = (

@@ -21,6 +21,7 @@ from pybroker.core.plane.connection.mailbox cimport CLOSED, GONE, mailbox_put
 from pybroker.core.plane.connection.operation cimport fetching_of, operation_t, operations_end
 from pybroker.core.plane.replica.replica_fetcher cimport replica_fetcher_end, replica_fetcher_t
 from pybroker.core.plane.thread.reactor cimport make_ready, reactor_t
+from pybroker.core.plane.thread.samples cimport samples_forget
 
 
 cdef void hang_up(reactor_t* r, conn_t* c) noexcept nogil:
@@ -76,6 +77,8 @@ cdef void forget(reactor_t* r, conn_t* c) noexcept nogil:
     chain_remove(&c.large)
     chain_remove(&c.waiting)
     chain_remove(&c.muted)
+    if r.samples.active > 0:
+        samples_forget(&r.samples, c.id)
     if c.fetcher != NULL:
         replica_fetcher_end(<replica_fetcher_t*>c.fetcher)
     store_i32(&r.connections, r.connections - 1)

@@ -14,6 +14,7 @@ from pybroker.core.plane.requests.fetch_find cimport fetcher_t
 from pybroker.core.plane.requests.fetch_session cimport sessions_t
 from pybroker.core.plane.requests.nodes cimport NODE_TEXT_MAX, nodes_t
 from pybroker.core.plane.requests.produce cimport turn_t
+from pybroker.core.plane.thread.samples cimport samples_t
 from pybroker.core.storage.log.context cimport context_t
 
 cdef enum:
@@ -48,6 +49,7 @@ cdef struct plane_t:             # what all reactors of a broker share
     int64_t rules                # the number of the authorization rules in force
     int32_t spared               # its connections are not closed when there are too many; -1 none
     int64_t quotas               # the number of the quotas in force; 0: there are none
+    int64_t sample_ns            # tracing: the interval at which each reactor samples requests of a kind; 0: never
     histogram_t queued           # from the mailbox to the execution in Python; by the event loop's thread
     quota_bucket_t* leader_throttle    # for throttled partitions: what followers fetch here, and what is copied here;
     quota_bucket_t* follower_throttle  # owned by the Plane; NULL: no limit
@@ -102,6 +104,7 @@ cdef struct reactor_t:
     int32_t connections          # number of connections, for other threads
     int32_t too_many             # number of connections to close: the longest idle ones
     books_t books
+    samples_t samples
     turn_t turn
     fetcher_t fetch
     tls_scratch_t* scratch       # for connections with TLS; NULL: none yet

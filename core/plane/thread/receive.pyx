@@ -37,7 +37,7 @@ from pybroker.core.plane.requests.produce cimport (
 )
 from pybroker.core.plane.requests.verdict cimport DECLINED, DONE, NO_ROOM, REFUSED, WAITS, verdict_t
 from pybroker.core.plane.thread.reactor cimport ARENA_BYTES, READ_BYTES, make_ready, reactor_t
-from pybroker.core.plane.thread.stages cimport stages_drained, stages_fetched, stages_replicated
+from pybroker.core.plane.thread.stages cimport stages_drained, stages_fetched, stages_gathered, stages_replicated
 
 cdef enum:
     ARENA_LEAST = 64 << 10       # with less room the turn is drained, to reuse the arena from its start
@@ -171,7 +171,8 @@ cdef const char* execute_again(reactor_t* r, operation_t* op) noexcept nogil:
         conn_open_slot(c, op.fetch.slot, &behind)
         verdict = fetch(&r.fetch, c, &op, &at, load_be16(op.fetch.frame + AT_API_VERSION), r.now_ms)
         conn_close_slot(c, &behind)
-        stages_fetched(r, c, op, verdict, began_ns)
+        stages_fetched(
+            r, c, op, verdict, began_ns, op.fetch.frame, op.fetch.frame_bytes, c.output.queued - queued)
     mute_throttled(r, c)
     book(r, &r.books.fetches, verdict, op.fetch.began_ns, op.fetch.frame_bytes, c.output.queued - queued)
     if verdict == DECLINED:
@@ -272,10 +273,12 @@ cdef verdict_t execute(reactor_t* r, conn_t* c, const uint8_t* frame, int64_t n)
         a = &r.books.fetches
         began_ns = monotonic_ns()
         verdict = fetch(&r.fetch, c, &op, &at, version, r.now_ms)
-        stages_fetched(r, c, op, verdict, began_ns)
+        stages_fetched(r, c, op, verdict, began_ns, frame, n, c.output.queued - queued)
     elif api != API_PRODUCE and load_i32(&r.plane.mailbox.requests) >= r.plane.requests_max:
         wait_in_line(r, c, 0)
         return NO_ROOM           # Produce and Fetch, which rarely go to Python, are not held up
+    if api == API_PRODUCE and verdict == DONE:
+        stages_gathered(r, c, frame, n, c.output.sent + queued)
     mute_throttled(r, c)
     book(r, a, verdict, 0, n, c.output.queued - queued)
     if verdict == WAITS:
