@@ -1,8 +1,19 @@
 """Handles to logs for Python."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pybroker.core.base.counters import Traffic
+
+class Producer(NamedTuple):
+    """A producer with an id, as its partition knows it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int  # -1: known by markers only
+    last_timestamp_ms: int  # of its last batch or marker
+    transaction_start_offset: int  # the first offset of its open transaction; -1: none is open
+    coordinator_epoch: int  # of the last marker; -1: there was none
 
 class Log:
     """A handle to one log: its watermarks, its retention, and its files. Every call releases the GIL while it touches
@@ -35,8 +46,8 @@ class Log:
         """Roll by age, and delete whole segments by retention.ms, retention.bytes and log start offset; the number
         deleted."""
     def expire_producers(self, now_ms: int) -> int: ...
-    def producers(self) -> list[tuple[int, int, int, int, int]]:
-        """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
+    def producers(self) -> list[Producer]:
+        """The active producers, in no order."""
     def epochs(self) -> list[tuple[int, int]]: ...
     def epoch_at(self, offset: int) -> int: ...
     def segments(self) -> list[tuple[int, int, int]]:

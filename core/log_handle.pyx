@@ -29,8 +29,12 @@ from pybroker.core.storage.removal.truncation cimport log_truncate
 from pybroker.core.storage.segment.segment cimport segment_t
 
 import os
+from collections import namedtuple
 
 from pybroker.core.base.status import LogError
+
+Producer = namedtuple(
+    "Producer", "producer_id epoch last_sequence last_timestamp_ms transaction_start_offset coordinator_epoch")
 
 
 @cython.no_gc_clear
@@ -144,7 +148,7 @@ cdef class Log:
         return out
 
     def producers(self) -> list:
-        """(producer_id, epoch, last_sequence, last_timestamp_ms, current_txn_first_offset) of each active producer."""
+        """The active producers, in no order; see log_handle.pyi."""
         cdef log_t* l = self.log
         cdef sequence_t copy
         cdef producer_t* p
@@ -158,7 +162,7 @@ cdef class Log:
             p = &copy.table[i]
             if p.id >= 0:
                 last = p.window[p.newest].last_sequence if p.count else -1
-                out.append((p.id, p.epoch, last, p.last_timestamp, p.txn_first_offset))
+                out.append(Producer(p.id, p.epoch, last, p.last_timestamp, p.txn_first_offset, p.coordinator_epoch))
         sequence_free(&copy)
         return out
 

@@ -57,7 +57,8 @@ class Partition(Log):
     def throttle(self, *, leader: bool, follower: bool) -> None:
         """Set whether fetches by followers, and our own fetches, of this partition count as throttled replication."""
     def append(
-        self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False, acks: int = -2
+        self, records: Bytes, *, now_ms: int, leader_epoch: int = -1, internal: bool = False, acks: int = -2,
+        guard: int = 0,
     ) -> Appended:
         """Check, stamp and append exactly one batch from a client, as the leader; without followers the high watermark
         advances at once.
@@ -65,7 +66,29 @@ class Partition(Log):
         `leader_epoch` -1 means the current one. `internal` skips the checks meant for clients (control batches). `acks`
         of the request: -1 requires enough replicas in sync, 0 and 1 a lease that has not lapsed, -2 neither. After a
         batch was refused for a temporary reason, the producer's next batches get the same error. Raises OSError, and
-        LogError with the error code for the client."""
+        LogError with the error code for the client.
+
+        A transactional batch (from a client, or `internal`: offsets of a group) is refused with INVALID_TXN_STATE
+        unless a transaction of its producer and epoch is open here, or `guard` is what verify() gave for it, or -1, as
+        verification is switched off. A plain batch of a producer with an open transaction is refused with
+        INVALID_TXN_STATE too."""
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, *, now_ms: int
+    ) -> Appended:
+        """Append the marker that ends a producer's transaction, as the leader, by the rules of acks=all; it is
+        replicated once the high watermark passes it. Without an open transaction it is appended too, and only its
+        epochs count. No limit of sizes applies.
+
+        Raises LogError(INVALID_REQUEST) for a negative id or epoch, LogError(NOT_ENOUGH_REPLICAS,
+        NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION) and OSError;
+        LogError(INVALID_PRODUCER_EPOCH) if a later epoch of the producer is known here, and
+        LogError(TRANSACTION_COORDINATOR_FENCED) if a later epoch of its coordinator is."""
+    def verify(self, producer_id: int, producer_epoch: int, base_sequence: int) -> int:
+        """0 if a transaction of this producer and epoch is open here: its batches can be appended. Else a guard: the
+        coordinator is to be asked whether this partition is in the transaction (KIP-890), and the guard goes to
+        append() with the batch. Every batch and marker of the producer drops it, and so does the end of leadership;
+        until then each call gives the same. After a failed verification a batch with a higher first sequence than the
+        lowest that was asked about is refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     def append_replica(
         self,
         records: Bytes,

@@ -4,19 +4,21 @@ files or locks."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EMFILE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_UPDATE_VERSION,
-    NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, OUT_OF_ORDER_SEQUENCE_NUMBER,
-    RECORD_LIST_TOO_LARGE, UNKNOWN_LEADER_EPOCH,
+    CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_REQUEST, INVALID_TXN_STATE,
+    INVALID_UPDATE_VERSION, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, TRANSACTION_COORDINATOR_FENCED, UNKNOWN_LEADER_EPOCH,
 )
-from pybroker.core.batch.batch cimport batch_check, batch_fault, batch_t
+from pybroker.core.batch.batch cimport TRANSACTIONAL, batch_check, batch_fault, batch_t
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.log_handle cimport Log
-from pybroker.core.partition.append cimport FROM_CLIENT, INTERNAL, appended_t, partition_append
+from pybroker.core.partition.append cimport (
+    FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_marker, partition_verify,
+)
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, LEADER, follower_t, partition_drop, partition_find, partition_read,
@@ -31,6 +33,7 @@ from pybroker.core.partition.watermark cimport (
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log.log cimport log_hold, log_t
 from pybroker.core.storage.producers.producer_state cimport DUPLICATE
+from pybroker.core.storage.producers.verifications cimport NO_GUARD
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
 
 import array
@@ -53,6 +56,17 @@ class Appended:
     """The result of an append."""
 
     __slots__ = ("base_offset", "duplicate", "last_offset", "log_append_time_ms", "log_start_offset")
+
+
+cdef appended(const appended_t* done):
+    """The result of an append, for Python."""
+    out = Appended()
+    out.base_offset = done.base_offset
+    out.last_offset = done.last_offset
+    out.log_append_time_ms = done.log_append_time_ms
+    out.log_start_offset = done.log_start
+    out.duplicate = done.duplicate
+    return out
 
 
 @cython.no_gc_clear
@@ -81,8 +95,8 @@ cdef class Partition(Log):
         partition_role(self.state, &role)
         return Role(KINDS[role.kind], role.leader, role.leader_epoch, role.partition_epoch)
 
-    def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False,
-               int32_t acks=-2) -> Appended:
+    def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False, int32_t acks=-2,
+               int64_t guard=NO_GUARD) -> Appended:
         """Check, stamp and append exactly one batch; LogError has the reason of a refusal."""
         cdef Py_buffer buffer
         cdef appended_t done
@@ -94,20 +108,47 @@ cdef class Partition(Log):
                 while status == -EMFILE:
                     status = partition_append(
                         self.state, <const uint8_t*>buffer.buf, buffer.len, leader_epoch,
-                        INTERNAL if internal else FROM_CLIENT, acks, now_ms, &done)
+                        INTERNAL if internal else FROM_CLIENT, acks, guard, now_ms, &done)
                     if status == -EMFILE and not self.waited():
                         break
             if status != 0 and status != DUPLICATE:
                 self.refuse(status, <const uint8_t*>buffer.buf, buffer.len, leader_epoch, internal)
         finally:
             PyBuffer_Release(&buffer)
-        out = Appended()
-        out.base_offset = done.base_offset
-        out.last_offset = done.last_offset
-        out.log_append_time_ms = done.log_append_time_ms
-        out.log_start_offset = done.log_start
-        out.duplicate = done.duplicate
-        return out
+        return appended(&done)
+
+    def append_marker(self, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit, *,
+                      int64_t now_ms) -> Appended:
+        """Append the marker that ends a producer's transaction; see partition_handle.pyi."""
+        cdef appended_t done
+        cdef int status = -EMFILE
+        if producer_id < 0 or producer_epoch < 0:
+            raise LogError(
+                INVALID_REQUEST, f"a marker for {self.name} has the producer {producer_id} and its epoch "
+                f"{producer_epoch}: neither may be negative")
+        with nogil:
+            while status == -EMFILE:
+                status = partition_append_marker(
+                    self.state, producer_id, producer_epoch, coordinator_epoch, commit, now_ms, &done)
+                if status == -EMFILE and not self.waited():
+                    break
+        if status == INVALID_PRODUCER_EPOCH or status == TRANSACTION_COORDINATOR_FENCED:
+            raise LogError(
+                status, f"append a marker to {self.name}: producer {producer_id} epoch {producer_epoch}, coordinator "
+                f"epoch {coordinator_epoch}: a later epoch is known")
+        if status == NOT_ENOUGH_REPLICAS:
+            raise LogError(status, f"append a marker to {self.name}: too few replicas are in sync")
+        self.settle(status, "append a marker to", -1, -1)
+        return appended(&done)
+
+    def verify(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence) -> int:
+        """0 if a transaction of the producer is open here, else a guard; see partition_handle.pyi."""
+        cdef int64_t guard
+        with nogil:
+            guard = partition_verify(self.state, producer_id, producer_epoch, base_sequence)
+        if guard < 0:
+            raise MemoryError()
+        return guard
 
     cdef int refuse(self, int status, const uint8_t* data, size_t n, int32_t leader_epoch, bint internal) except -1:
         """Raise the error of a refused append, with its numbers."""
@@ -130,7 +171,11 @@ cdef class Partition(Log):
                 status, f"append to {self.name}: the broker's lease has lapsed, or had when a batch before this one "
                 "was refused: another broker may lead")
         if status == INVALID_TXN_STATE:
-            raise LogError(status, f"append to {self.name}: a transactional batch outside a transaction")
+            batch_check(data, n, 0, False, &b)
+            kind = "a transactional batch" if b.attributes & TRANSACTIONAL else "a batch outside of transactions"
+            raise LogError(
+                status, f"append to {self.name}: {kind} of producer {b.producer_id} epoch {b.producer_epoch}, whose "
+                "transaction here is " + ("not open" if b.attributes & TRANSACTIONAL else "open"))
         if status == FENCED_LEADER_EPOCH or status == UNKNOWN_LEADER_EPOCH or status == NOT_LEADER_OR_FOLLOWER:
             return self.settle(status, "append to", leader_epoch, -1)
         if status > 0 and batch_validate(data, n, peek_i64(&l.settings.max_message_bytes), not internal, &b) != 0:

@@ -5,28 +5,34 @@ producer's sequence, the roll, one pwritev, the accounting, and the watermarks. 
 header, which is written before the untouched rest: the caller's bytes are never changed.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport load_i32, peek_i64, poke_i64, store_i32
 from pybroker.core.base.clock cimport monotonic_ms, monotonic_ns
 from pybroker.core.base.counters cimport histogram_share, tally
 from pybroker.core.base.cursor cimport SHORT
 from pybroker.core.base.error_codes cimport (
-    CORRUPT_MESSAGE, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
+    CORRUPT_MESSAGE, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, TRANSACTION_COORDINATOR_FENCED,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.vfs cimport P_APPEND_AFTER, P_APPEND_BEFORE, vfs_pass
 from pybroker.core.batch.batch cimport (
-    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_last_offset, batch_stamp, batch_stamp_time, batch_t,
+    CONTROL, HEADER_BYTES, TRANSACTIONAL, batch_last_offset, batch_parse, batch_payload, batch_payload_size,
+    batch_stamp, batch_stamp_time, batch_t,
 )
+from pybroker.core.batch.marker cimport MARKER_BYTES, NO_MARKER, marker_read, marker_t, marker_write
 from pybroker.core.batch.validate cimport batch_validate
 from pybroker.core.partition.partition cimport LEADER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, is_under_min_isr, watermark_publish_end
 from pybroker.core.storage.log.context cimport lease_is_lost, lease_lapsed
 from pybroker.core.storage.log.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log.log cimport log_active, log_directory, log_offline, log_t, log_write, placed_t
+from pybroker.core.storage.log.log_transactions cimport (
+    CHANGES_MAX, change_t, log_note_changes, log_reserve_changes, producers_see,
+)
 from pybroker.core.storage.log.roll cimport log_must_roll, log_roll
 from pybroker.core.storage.log.slow_disk cimport slow_note
 from pybroker.core.storage.producers.producer_state cimport (
@@ -35,10 +41,12 @@ from pybroker.core.storage.producers.producer_state cimport (
 from pybroker.core.storage.producers.refused_batches cimport (
     REFUSED_MS, refusals_find, refusals_forget, refusals_hold, refusals_note,
 )
-from pybroker.core.storage.recovery.producer_snapshots cimport producers_see
+from pybroker.core.storage.producers.verifications cimport (
+    NO_GUARD, VERIFIED, verification_t, verifications_ask, verifications_drop, verifications_find,
+)
 
 cdef enum:
-    GATHER_MAX = 64          # batches written by one call; more take several
+    GATHER_MAX = CHANGES_MAX  # batches written by one call; more take several
     OPENED_MS = 1000         # after a change of role, a batch behind a gap is refused as often as it is sent
 
 
@@ -70,20 +78,28 @@ cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noex
         sequence_put_back(&l.producers, b.producer_id, before if before.id >= 0 else NULL)
 
 
-cdef void note_refused(log_t* l, const batch_t* b, int status) noexcept nogil:
+cdef void note_refused(log_t* l, const checked_t* r, int status) noexcept nogil:
     """Remember a refused batch with the expected sequence, so that the client's batches after it are refused, too."""
+    cdef const batch_t* b = &r.batch
     if status < 0:
         store_i32(&l.refusing, -status)
-    if b.producer_id >= 0:
+    if b.producer_id >= 0 and r.source == FROM_CLIENT:
         refusals_note(
             &l.refusals, &l.producers, b.producer_id, b.producer_epoch, b.base_sequence, status, monotonic_ms())
 
 
-cdef int append_account(log_t* l, const batch_t* b) noexcept nogil:
-    """Update the producer's window and the leader epochs for a stamped batch."""
+cdef int append_account(log_t* l, const batch_t* b, change_t* out) noexcept nogil:
+    """Update the producer's window and the leader epochs for a stamped batch; `out`: what it changes once it is
+    written."""
     cdef int status = 0
+    out.first = -1
     if b.producer_id >= 0:
-        status = producers_see(&l.producers, b)
+        if b.attributes & (TRANSACTIONAL | CONTROL):
+            status = log_reserve_changes(l, CHANGES_MAX)
+        if status == 0:
+            status = producers_see(&l.producers, b, batch_payload(b), <size_t>batch_payload_size(b), out)
+        if status == 0:
+            verifications_drop(&l.verifications, b.producer_id)
     return status if status != 0 else epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
 
 
@@ -92,6 +108,8 @@ cdef struct gather_t:        # stamped batches that are written by one call
     placed_t placed[<int>GATHER_MAX]
     checked_t* checked[<int>GATHER_MAX]
     producer_t before[<int>GATHER_MAX]   # the state of each batch's producer before it; id -1: unknown
+    change_t changes[<int>GATHER_MAX]
+    bint transactions        # one of the batches changes a transaction
     int vectors
     int count
     int64_t bytes
@@ -101,16 +119,16 @@ cdef struct gather_t:        # stamped batches that are written by one call
 cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nogil:
     """Write the gathered batches and publish the log's end; on failure, fail all and restore their producers' state."""
     cdef log_t* l = p.log
-    cdef bint transactions = False
     cdef int i, status
     if g.count == 0:
         return
     status = log_write(l, g.v, g.vectors, g.placed, g.count, g.bytes)
     for i in range(g.count):
         g.checked[i].status = status
-        transactions |= (g.checked[i].batch.attributes & (TRANSACTIONAL | CONTROL)) != 0
     if status == 0:
-        watermark_publish_end(p, end[0], transactions)
+        if g.transactions:
+            log_note_changes(l, g.changes, g.count)
+        watermark_publish_end(p, end[0])
         tally(&l.traffic.batches_in, g.count)
         tally(&l.traffic.records_in, end[0] - g.start)
         tally(&l.traffic.bytes_in, g.bytes)
@@ -118,14 +136,16 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
             store_i32(&l.refusing, 0)
         if l.refusals.count > 0:
             for i in range(g.count):
-                refusals_forget(&l.refusals, g.checked[i].batch.producer_id)
+                if g.checked[i].source == FROM_CLIENT:
+                    refusals_forget(&l.refusals, g.checked[i].batch.producer_id)
     else:
         end[0] = g.start
         for i in range(g.count - 1, -1, -1):
             append_undo(l, &g.checked[i].batch, &g.before[i])
         for i in range(g.count):  # after all undos: each producer has to send its first refused batch again
-            note_refused(l, &g.checked[i].batch, status)
+            note_refused(l, g.checked[i], status)
     g.count = g.vectors = 0
+    g.transactions = False
     g.bytes = 0
     g.start = end[0]
 
@@ -139,6 +159,7 @@ cdef void gather(gather_t* g, checked_t* r) noexcept nogil:
     g.placed[g.count].last_offset = r.out.last_offset
     g.placed[g.count].max_timestamp = r.batch.max_timestamp
     g.checked[g.count] = r
+    g.transactions |= g.changes[g.count].first >= 0
     g.count += 1
     g.bytes += r.batch.size
 
@@ -199,20 +220,66 @@ cdef int check_acks(partition_t* p, const checked_t* r) noexcept nogil:
     return 0
 
 
+cdef int check_transaction(log_t* l, const checked_t* r) noexcept nogil:
+    """Check a transactional batch: a transaction of its producer and epoch is open here, or the coordinator was asked,
+    and nothing of the producer was appended since. 0 or a Kafka code.
+
+    An open transaction of an earlier epoch cannot be: the coordinator ends it before it gives the next epoch out. If it
+    is found, the batch would become a part of it; a refused client aborts, and the marker ends both."""
+    cdef const producer_t* known = sequence_find(&l.producers, r.batch.producer_id)
+    cdef const verification_t* asked
+    if known != NULL and known.txn_first_offset >= 0:
+        return INVALID_TXN_STATE if r.batch.producer_epoch > known.epoch else 0
+    if r.guard == VERIFIED:
+        return 0
+    asked = verifications_find(&l.verifications, r.batch.producer_id)
+    if asked == NULL or asked.guard != r.guard:
+        return INVALID_TXN_STATE
+    if r.source == FROM_CLIENT and r.batch.producer_epoch == asked.epoch and r.batch.base_sequence > asked.lowest:
+        return OUT_OF_ORDER_SEQUENCE_NUMBER
+    return 0
+
+
+cdef int check_plain(log_t* l, const batch_t* b) noexcept nogil:
+    """Refuse a plain batch of a producer with an open transaction: 0 or a Kafka code."""
+    cdef const producer_t* known = sequence_find(&l.producers, b.producer_id)
+    return INVALID_TXN_STATE if known != NULL and known.txn_first_offset >= 0 else 0
+
+
 cdef int admit_from_client(partition_t* p, checked_t* r) noexcept nogil:
-    """Check a client's batch against the rules of acks and of sequences: 0, DUPLICATE, a Kafka code or -errno."""
-    cdef int unacked = check_acks(p, r), refused, status
+    """Check a client's batch against the rules of acks, sequences and transactions: 0, DUPLICATE, a Kafka code or
+    -errno."""
+    cdef int unacked = check_acks(p, r), refused, status, outside = 0
     if r.batch.producer_id < 0:
         return unacked
     status = check_producer(p.log, &r.batch, &r.out)
-    if status != 0 and status != OUT_OF_ORDER_SEQUENCE_NUMBER:
-        return unacked if unacked else status
+    if status != DUPLICATE and r.batch.attributes & TRANSACTIONAL:
+        outside = check_transaction(p.log, r)
+    elif status == 0:
+        outside = check_plain(p.log, &r.batch)
+    if outside or (status != 0 and status != OUT_OF_ORDER_SEQUENCE_NUMBER):
+        return unacked if unacked else outside if outside else status
     refused = forerunner_status(p, &r.batch, status)
     if unacked and status == 0 and not refused:
-        note_refused(p.log, &r.batch, unacked)
+        note_refused(p.log, r, unacked)
     if unacked or refused:
         return unacked if unacked else refused
     return status
+
+
+cdef int admit_from_broker(partition_t* p, checked_t* r) noexcept nogil:
+    """Check a batch of the broker itself that has a producer: a marker, or offsets in a transaction. 0 or a Kafka
+    code."""
+    cdef const producer_t* known = sequence_find(&p.log.producers, r.batch.producer_id)
+    cdef marker_t marker
+    if known != NULL and r.batch.producer_epoch < known.epoch:
+        return INVALID_PRODUCER_EPOCH
+    if r.batch.attributes & CONTROL:
+        marker_read(&r.batch, batch_payload(&r.batch), <size_t>batch_payload_size(&r.batch), &marker)
+        if known != NULL and marker.type != NO_MARKER and marker.coordinator_epoch < known.coordinator_epoch:
+            return TRANSACTION_COORDINATOR_FENCED
+        return 0
+    return check_transaction(p.log, r) if r.batch.attributes & TRANSACTIONAL else check_plain(p.log, &r.batch)
 
 
 cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
@@ -228,7 +295,11 @@ cdef int admit(partition_t* p, checked_t* r) noexcept nogil:
         return NOT_LEADER_OR_FOLLOWER
     status = check_epoch(p, r.leader_epoch)
     if status == 0 and r.source == FROM_CLIENT:
-        status = admit_from_client(p, r)
+        return admit_from_client(p, r)
+    if status == 0:
+        status = check_acks(p, r)
+    if status == 0 and r.batch.producer_id >= 0:
+        status = admit_from_broker(p, r)
     return status
 
 
@@ -258,6 +329,7 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
     cdef checked_t* r = first
     cdef int64_t end, began_ns
     g.count = g.vectors = 0
+    g.transactions = False
     g.bytes = 0
     pthread_mutex_lock(&l.append_mutex)
     began_ns = monotonic_ns()
@@ -273,13 +345,13 @@ cdef void partition_append_checked(partition_t* p, checked_t* first, int64_t now
             if log_must_roll(l, g.bytes + r.batch.size, r.out.last_offset, r.batch.max_timestamp, now_ms):
                 r.status = log_roll(l)
             if r.status == 0:
-                r.status = append_account(l, &r.batch)
+                r.status = append_account(l, &r.batch, &g.changes[g.count])
             if r.status == 0:
                 gather(&g, r)
                 end = r.out.last_offset + 1
             else:
                 append_undo(l, &r.batch, &g.before[g.count])
-                note_refused(l, &r.batch, r.status)
+                note_refused(l, r, r.status)
         r = r.next
     write_gathered(p, &g, &end)
     poke_i64(&l.slow_appends.since_ms, 0)
@@ -301,6 +373,19 @@ cdef int pass_before(log_t* l) noexcept nogil:
     return status
 
 
+cdef void begin(checked_t* r, int32_t leader_epoch, int source, int32_t acks) noexcept nogil:
+    r.next = NULL
+    r.leader_epoch = leader_epoch
+    r.source = source
+    r.acks = acks
+    r.status = 0
+    r.guard = NO_GUARD
+    r.out.base_offset = -1
+    r.out.last_offset = -1
+    r.out.log_append_time_ms = -1
+    r.out.duplicate = False
+
+
 cdef int partition_check(
     partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks,
     checked_t* out) noexcept nogil:
@@ -308,35 +393,60 @@ cdef int partition_check(
     cdef log_t* l = p.log
     cdef int64_t size_max = peek_i64(&l.settings.max_message_bytes)
     cdef int status = batch_validate(data, n, size_max, source == FROM_CLIENT, &out.batch)
-    out.next = NULL
-    out.leader_epoch = leader_epoch
-    out.source = source
-    out.acks = acks
-    out.status = 0
-    out.out.base_offset = -1
-    out.out.last_offset = -1
-    out.out.log_append_time_ms = -1
-    out.out.duplicate = False
+    begin(out, leader_epoch, source, acks)
     if status == SHORT:
         return CORRUPT_MESSAGE
     if status != 0:
         return status
     if out.batch.size > peek_i64(&l.settings.segment_bytes):
         return RECORD_LIST_TOO_LARGE
-    if source == FROM_CLIENT and out.batch.attributes & TRANSACTIONAL:
-        return INVALID_TXN_STATE  # no transaction can be open: there is no coordinator yet
     return pass_before(l)
 
 
 cdef int partition_append(
-    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks, int64_t now_ms,
-    appended_t* out) noexcept nogil:
+    partition_t* p, const uint8_t* data, size_t n, int32_t leader_epoch, int source, int32_t acks, int64_t guard,
+    int64_t now_ms, appended_t* out) noexcept nogil:
     """Check, stamp and append exactly one batch. 0, DUPLICATE (with the original's offsets), a Kafka code or
     -errno."""
     cdef checked_t r
     cdef int status = partition_check(p, data, n, leader_epoch, source, acks, &r)
     if status == 0:
+        r.guard = guard
         partition_append_checked(p, &r, now_ms)
         status = r.status
     out[0] = r.out
     return status
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+cdef int partition_append_marker(
+    partition_t* p, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
+    int64_t now_ms, appended_t* out) noexcept nogil:
+    """Append the marker that ends a producer's transaction, whether one is open here or not, by the rules of acks=all.
+    No limit of sizes applies to it. 0, a Kafka code or -errno."""
+    cdef uint8_t data[MARKER_BYTES]
+    cdef checked_t r
+    cdef int status = pass_before(p.log)
+    begin(&r, -1, INTERNAL, ACKS_ALL)
+    if status == 0:
+        marker_write(data, producer_id, producer_epoch, coordinator_epoch, commit, now_ms)
+        batch_parse(data, sizeof(data), &r.batch)
+        partition_append_checked(p, &r, now_ms)
+        status = r.status
+    out[0] = r.out
+    return status
+
+
+cdef int64_t partition_verify(partition_t* p, int64_t producer_id, int16_t epoch, int32_t first) noexcept nogil:
+    """NO_GUARD if a transaction of the producer is open here in this epoch; else a guard for the append of a batch
+    about which its coordinator is asked. -ENOMEM without memory."""
+    cdef log_t* l = p.log
+    cdef const producer_t* known
+    cdef int64_t guard = NO_GUARD
+    pthread_mutex_lock(&l.append_mutex)
+    known = sequence_find(&l.producers, producer_id)
+    if known == NULL or known.txn_first_offset < 0 or known.epoch != epoch:
+        guard = verifications_ask(&l.verifications, producer_id, epoch, first)
+    pthread_mutex_unlock(&l.append_mutex)
+    return guard

@@ -19,7 +19,7 @@ from pybroker.core.base.error_codes cimport (
 )
 from pybroker.core.base.files cimport iovec
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
-from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_check, batch_last_offset, batch_parse, batch_t
+from pybroker.core.batch.batch cimport batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.partition.append cimport append_account, append_remember, append_undo
 from pybroker.core.partition.partition cimport FOLLOWER, partition_t, partition_tell
 from pybroker.core.partition.watermark cimport check_epoch, watermark_learn, watermark_publish_end
@@ -27,22 +27,24 @@ from pybroker.core.storage.log.leader_epochs cimport epochs_at, epochs_cut_tail
 from pybroker.core.storage.log.log cimport (
     log_active, log_change, log_offline, log_publish, log_t, log_write, placed_t, view_t,
 )
+from pybroker.core.storage.log.log_transactions cimport CHANGES_MAX, change_t, log_note_changes
 from pybroker.core.storage.log.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
 from pybroker.core.storage.log.slow_disk cimport slow_note
 from pybroker.core.storage.producers.producer_state cimport producer_t
 
 cdef enum:
-    RUN_MAX = 64             # batches written by one call; more take several
+    RUN_MAX = CHANGES_MAX    # batches written by one call; more take several
 
 cdef struct run_t:           # adjacent batches for one segment that are written by one call
     const uint8_t* at
     int64_t bytes
     int64_t end              # the offset that follows them
-    int32_t transactions
+    bint transactions        # one of them changes a transaction
     int32_t count
     batch_t batches[<int>RUN_MAX]
     placed_t placed[<int>RUN_MAX]
     producer_t before[<int>RUN_MAX]  # the state of each batch's producer before it
+    change_t changes[<int>RUN_MAX]
 
 
 cdef inline bint continues(const batch_t* b, int64_t end) noexcept nogil:
@@ -101,11 +103,14 @@ cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
     status = log_write(p.log, &v, 1, g.placed, g.count, g.bytes)
     if status == 0:
         tally(&p.log.traffic.replication_bytes_in, g.bytes)
-        watermark_publish_end(p, g.end, g.transactions)
+        if g.transactions:
+            log_note_changes(p.log, g.changes, g.count)
+        watermark_publish_end(p, g.end)
     else:
         for i in range(g.count - 1, -1, -1):
             append_undo(p.log, &g.batches[i], &g.before[i])
-    g.count = g.transactions = 0
+    g.count = 0
+    g.transactions = False
     g.bytes = 0
     return status
 
@@ -122,7 +127,7 @@ cdef int gather(partition_t* p, run_t* g, const batch_t* b) noexcept nogil:
     cdef int i = g.count, status
     g.batches[i] = b[0]
     append_remember(p.log, b.producer_id, &g.before[i])
-    status = append_account(p.log, b)  # before the write, as a written batch can no longer be refused
+    status = append_account(p.log, b, &g.changes[i])  # before the write, as a written batch can no longer be refused
     if status != 0:
         append_undo(p.log, b, &g.before[i])
         return status
@@ -131,7 +136,7 @@ cdef int gather(partition_t* p, run_t* g, const batch_t* b) noexcept nogil:
     g.placed[i].bytes = b.size
     g.placed[i].last_offset = batch_last_offset(b)
     g.placed[i].max_timestamp = b.max_timestamp
-    g.transactions |= b.attributes & (TRANSACTIONAL | CONTROL)
+    g.transactions |= g.changes[i].first >= 0
     g.end = batch_last_offset(b) + 1
     g.bytes += b.size
     g.count += 1
@@ -167,7 +172,8 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
     if b.leader_epoch < epochs_at(&l.epochs, l.view.log_end):
         return CORRUPT_MESSAGE   # recovery would take the batch for damage
     g.at = data
-    g.count = g.transactions = 0
+    g.count = 0
+    g.transactions = False
     g.bytes = g.end = 0
     while status == 0 and at < n:
         status = batch_parse(data + at, n - at, &b)

@@ -22,6 +22,7 @@ from pybroker.core.partition.partition cimport (
 from pybroker.core.partition.watermark cimport check_epoch, committed
 from pybroker.core.storage.log.leader_epochs cimport epochs_assign
 from pybroker.core.storage.log.log cimport log_change, log_publish, log_t, view_t
+from pybroker.core.storage.producers.verifications cimport verifications_free
 from pybroker.core.storage.removal.truncation cimport log_truncate
 
 
@@ -43,6 +44,8 @@ cdef void set_role(
     seq_set(&p.role.leader_epoch, leader_epoch)
     seq_set(&p.role.partition_epoch, partition_epoch)
     seq_end(&p.role_lock)
+    if kind != LEADER:
+        verifications_free(&p.log.verifications)
 
 
 cdef void begin_follower(const partition_t* p, follower_t* f, bint same_epoch) noexcept nogil:

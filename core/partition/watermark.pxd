@@ -36,7 +36,7 @@ cdef inline int64_t committed(const partition_t* p, int64_t high_watermark, int6
 
 cdef int64_t held_by_enough(const partition_t* p, int64_t log_end, int64_t unknown) noexcept nogil
 cdef bint watermark_is_certain(partition_t* p) noexcept nogil
-cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil
+cdef void watermark_publish_end(partition_t* p, int64_t end) noexcept nogil
 cdef int watermark_note_fetch(
     partition_t* p, int32_t broker, int64_t broker_epoch, int64_t leader_epoch, int64_t offset, int64_t log_start,
     int32_t session, int32_t session_epoch, int64_t now_ms) noexcept nogil

@@ -31,20 +31,18 @@ from pybroker.core.partition.partition cimport (
     FOLLOWER, LEADER, follower_t, partition_t, partition_tell, partition_tell_joining,
 )
 from pybroker.core.storage.log.log cimport (
-    log_active, log_change, log_note_transactions, log_publish, log_publish_high_watermark, log_t, view_t,
+    log_active, log_change, log_publish, log_publish_high_watermark, log_t, view_t,
 )
 
 cdef enum:
     PIPELINED = 2                # the most unanswered requests of a follower
 
 
-cdef void watermark_publish_end(partition_t* p, int64_t end, bint transactions) noexcept nogil:
+cdef void watermark_publish_end(partition_t* p, int64_t end) noexcept nogil:
     """Publish the log's new end, and the high watermark. Under the append mutex."""
     cdef log_t* l = p.log
     cdef view_t v
     log_change(l, &v)
-    if transactions:
-        log_note_transactions(l)
     v.log_end = end
     v.active_base = log_active(l).base_offset
     v.active_size = log_active(l).size

@@ -55,6 +55,8 @@ class Home:
         self.directory = path / f"{topic}-{partition}"
         self.recovery_point = 0
         self.log_start = 0
+        self.high_watermark = -1
+        self.follows = False
         self.clean = False
         self.broker: LogManager | None = None
 
@@ -68,8 +70,10 @@ class Home:
         partition = broker.open(
             str(self.path), self.topic, self.number, topic_id=TOPIC_ID, config=self.config, clean=self.clean,
             recovery_point=self.recovery_point, log_start_offset=self.log_start, epoch_max=epoch_max,
-            compacted=compacted,
+            high_watermark=self.high_watermark, compacted=compacted,
         )  # fmt: skip
+        if self.follows:
+            return follow(partition)
         partition.become_leader(partition.leader_epoch, 0)
         return partition
 

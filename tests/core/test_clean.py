@@ -12,6 +12,7 @@ import pytest
 
 from pybroker.core import LogError, Partition, build_batch, check_batch, iter_batches, rebuild_batch
 from pybroker.protocol.compression import compress
+from tests.core import transactional as transactions
 from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, follow, read, read_all
 from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
 from tests.harness import until
@@ -203,14 +204,14 @@ def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
     follow(partition).append_replica(rebuild_batch(transactional, transactional[61:], header.attributes | 0x10))
     partition.become_leader(0, 0)
     put(partition, (b"b", b"3"))
-    marker = rebuild_batch(transactional, transactional[61:], header.attributes | 0x30)
-    follow(partition).append_replica((5).to_bytes(8, "big") + marker[8:])
+    follow(partition).append_replica(transactions.stored(transactions.marker(7, transactions.COMMIT), base=5))
     seal(partition)
     done = one_round(partition, now_ms=NOW)
     assert done is not None
     done = one_round(partition, now_ms=NOW + 2 * DELETE_RETENTION_MS)
     kept = [(r.offset, r.key, r.value) for r in assert_whole(partition)]
-    assert kept == [(0, b"a", b"1"), (2, b"a", None), (4, b"b", b"3"), (5, b"a", None), (6, b"b", b"2")]
+    marker = (5, bytes((0, 0, 0, transactions.COMMIT)), bytes(6))
+    assert kept == [(0, b"a", b"1"), (2, b"a", None), (4, b"b", b"3"), marker]
     home.crash()
 
 

@@ -193,7 +193,7 @@ def test_the_window_survives(home: Home, event: Callable[[Home], Partition]) -> 
             assert (again.duplicate, again.base_offset, again.last_offset) == (True, 2 * i, 2 * i + 1)
         assert [send(p, s, 2) for s in (0, 2, 4)] == [-OUT_OF_ORDER_SEQUENCE_NUMBER] * 3
         assert send(p, 18) == -OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert p.producers() == [(7, 0, 15, NOW, -1)]
+    assert p.producers() == [(7, 0, 15, NOW, -1, -1)]
     assert send(p, 16) == 16
     home.crash()
 
@@ -242,7 +242,7 @@ def test_an_append_that_failed_is_not_remembered(home: Home) -> None:
     for pid in (7, 8):
         with pytest.raises(OSError, match="No space"):
             p.append(batch(producer=(pid, 0, 1)), now_ms=NOW)
-    assert p.producers() == [(7, 0, 0, NOW, -1)]
+    assert p.producers() == [(7, 0, 0, NOW, -1, -1)]
     assert p.end_offset_for_epoch(5) == (5, 1)
     assert send(p, 1) == 1
     assert p.epochs() == [(3, 0), (5, 1)]

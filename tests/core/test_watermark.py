@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import LogError, LogManager, Partition, check_batch, rebuild_batch
+from pybroker.core import LogError, LogManager, Partition
 from tests.core import probes
 from tests.core.logs import NOW, Home, batch, code_of, follow
 from tests.core.stage import FETCH, STUCK_MS, Client, Stage
 from tests.core.stage import batch as staged
+from tests.core.transactional import COMMIT, data, marker, stored
 from tests.harness import until
 
 pytestmark = pytest.mark.xdist_group("probe")
@@ -25,7 +26,6 @@ FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 STALE_BROKER_EPOCH = 77
 INVALID_UPDATE_VERSION = 95
-TRANSACTIONAL, CONTROL = 0x10, 0x20
 PATIENCE_S = 20
 
 
@@ -314,25 +314,20 @@ def test_a_role_of_an_older_epoch_is_refused(home: Home) -> None:
 # -- the last stable offset --------------------------------------------------------------------------------------------
 
 
-def in_transaction(offset: int, attributes: int) -> bytes:
-    """Build a stored batch of one record of producer 7's transaction; with CONTROL, the transaction's end."""
-    plain = offset.to_bytes(8, "big") + batch(1, producer=(7, 0, offset))[8:12] + bytes(4)
-    plain += batch(1, producer=(7, 0, offset))[16:]
-    return rebuild_batch(plain, plain[61:], check_batch(plain).attributes | attributes)
-
-
 def test_the_last_stable_offset_is_behind_both_a_transaction_and_the_high_watermark(home: Home) -> None:
-    """The last stable offset follows the high watermark up to the first open transaction."""
+    """The last stable offset follows the high watermark up to the oldest transaction without a replicated marker."""
     partition = follow(home.open())
     partition.append_replica(batch(1), high_watermark=0)
-    partition.append_replica(in_transaction(1, TRANSACTIONAL), high_watermark=0)
+    partition.append_replica(stored(data(7, 0), base=1), high_watermark=0)
     assert watermarks(partition) == (0, 0, 2)
     partition.append_replica((2).to_bytes(8, "big") + batch(2)[8:12] + bytes(4) + batch(2)[16:], high_watermark=1)
     assert watermarks(partition) == (1, 1, 4)
     partition.append_replica(b"", high_watermark=4)
     assert watermarks(partition) == (1, 4, 4)
-    partition.append_replica(in_transaction(4, TRANSACTIONAL | CONTROL), high_watermark=4)
-    assert watermarks(partition) == (4, 4, 5)
+    partition.append_replica(stored(marker(7, COMMIT), base=4), high_watermark=4)
+    assert watermarks(partition) == (1, 4, 5)
+    partition.append_replica(b"", high_watermark=5)
+    assert watermarks(partition) == (5, 5, 5)
     partition.truncate(2)
     assert watermarks(partition) == (1, 2, 2)
 

@@ -14,6 +14,8 @@ from pybroker.core.storage.log.slow_disk cimport slow_t
 from pybroker.core.storage.producers.producer_state cimport sequence_t
 from pybroker.core.storage.producers.recent_batches cimport recent_t
 from pybroker.core.storage.producers.refused_batches cimport refusals_t
+from pybroker.core.storage.producers.transactions cimport transactions_t
+from pybroker.core.storage.producers.verifications cimport verifications_t
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport segment_t
 
@@ -56,9 +58,6 @@ cdef struct view_t:
     int64_t active_base      # base offset of the active segment
     int64_t active_size      # its bytes up to log_end
 
-cdef enum:
-    NOTHING_OPEN = 0x7FFFFFFFFFFFFFFF  # no transaction is open
-
 cdef struct snapshot_t:       # a snapshot that the flusher has to write
     snapshot_t* next
     int64_t offset
@@ -88,7 +87,6 @@ cdef struct log_t:
     int32_t deleted          # unpublished: no file may be opened by name any more
     uint32_t view_lock   # the seqlock over `view`
     view_t view
-    int64_t first_open       # first offset of the oldest open transaction, or NOTHING_OPEN; under append_mutex
     pthread_mutex_t append_mutex     # one writer
     pthread_mutex_t view_mutex       # for changes of `view`; never held during a file call
     pthread_mutex_t flush_mutex      # one flusher; taken by log_lock_files, before append_mutex if both are needed
@@ -106,6 +104,9 @@ cdef struct log_t:
     int64_t roll_jitter_ms   # of the active segment
     settings_t settings
     sequence_t producers
+    transactions_t transactions      # changed under both mutexes, but the high watermark moves it under view_mutex
+    bint restoring                   # they are being restored from the log; under view_mutex
+    verifications_t verifications    # under append_mutex
     refusals_t refusals      # refused batches that the clients have to send again; under append_mutex
     epochs_t epochs
     recent_t recent          # the last batches
@@ -156,7 +157,6 @@ cdef void log_view(log_t* l, view_t* out) noexcept nogil
 cdef void log_change(log_t* l, view_t* out) noexcept nogil
 cdef void log_publish(log_t* l, view_t* v) noexcept nogil
 cdef void log_publish_high_watermark(log_t* l, int64_t offset) noexcept nogil
-cdef void log_note_transactions(log_t* l) noexcept nogil
 cdef int log_set_directory(log_t* l, const char* directory) noexcept nogil
 cdef void log_hold(log_t* l) noexcept nogil
 cdef void log_drop(log_t* l) noexcept nogil

@@ -21,9 +21,13 @@ from pybroker.core.base.reclamation cimport retire
 from pybroker.core.storage.log.backlog cimport backlog_put
 from pybroker.core.storage.log.leader_epochs cimport epochs_free
 from pybroker.core.storage.log.log_dir cimport log_dir_trust, log_dir_unreadable
-from pybroker.core.storage.producers.producer_state cimport sequence_first_open, sequence_free
+from pybroker.core.storage.producers.producer_state cimport sequence_free
 from pybroker.core.storage.producers.recent_batches cimport recent_add, recent_forget
 from pybroker.core.storage.producers.refused_batches cimport refusals_free
+from pybroker.core.storage.producers.transactions cimport (
+    transactions_first_open, transactions_first_waiting, transactions_free,
+)
+from pybroker.core.storage.producers.verifications cimport verifications_free
 from pybroker.core.storage.segment.segment cimport (
     segment_free, segment_is_behind, segment_note, segment_t, segment_write,
 )
@@ -56,9 +60,14 @@ cdef void log_change(log_t* l, view_t* out) noexcept nogil:
     out[0] = l.view
 
 
-cdef inline int64_t last_stable(const log_t* l, int64_t log_start, int64_t high_watermark) noexcept nogil:
-    """The last stable offset: the first open transaction, at most the high watermark."""
-    return max(log_start, min(l.first_open, high_watermark))
+cdef inline int64_t last_stable(log_t* l, int64_t log_start, int64_t high_watermark) noexcept nogil:
+    """The last stable offset: the beginning of the oldest transaction that is open, or whose marker is not replicated;
+    at most the high watermark. Under the view mutex."""
+    cdef int64_t first = transactions_first_open(&l.transactions)
+    if l.restoring:
+        return max(log_start, min(l.view.last_stable, high_watermark))
+    first = min(first, transactions_first_waiting(&l.transactions, high_watermark))
+    return max(log_start, min(first, high_watermark))
 
 
 cdef void log_publish(log_t* l, view_t* v) noexcept nogil:
@@ -83,12 +92,6 @@ cdef void log_publish_high_watermark(log_t* l, int64_t offset) noexcept nogil:
     seq_set(&l.view.last_stable, last_stable(l, l.view.log_start, offset))
     seq_set(&l.view.high_watermark, offset)
     seq_end(&l.view_lock)
-
-
-cdef void log_note_transactions(log_t* l) noexcept nogil:
-    """Note that transactions began or ended; the next publish uses it. Under both mutexes."""
-    cdef int64_t first = sequence_first_open(&l.producers)
-    l.first_open = NOTHING_OPEN if first < 0 else first
 
 
 # -- life --------------------------------------------------------------------------------------------------------------
@@ -139,6 +142,8 @@ cdef void log_drop(log_t* l) noexcept nogil:
         l.paths = path.next
         free(path)
     sequence_free(&l.producers)
+    transactions_free(&l.transactions)
+    verifications_free(&l.verifications)
     refusals_free(&l.refusals)
     epochs_free(&l.epochs)
     pthread_mutex_destroy(&l.append_mutex)

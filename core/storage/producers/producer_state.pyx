@@ -206,7 +206,8 @@ cdef int sequence_check(
 cdef int sequence_update(
     sequence_t* s, int64_t id, int16_t epoch, int32_t first, int32_t delta, int64_t last_offset, int64_t timestamp,
     bint transactional) noexcept nogil:
-    """Add a batch that was appended, or that recovery found, to its producer's window."""
+    """Add a batch that was appended, or that recovery found, to its producer's window. `first` is -1 for a batch
+    without sequences, which the broker itself wrote: the next one begins at 0."""
     cdef producer_t* p = enter(s, id, epoch)
     if p == NULL:
         return -ENOMEM
@@ -216,7 +217,7 @@ cdef int sequence_update(
     p.newest = (p.newest + 1) % WINDOW if p.count else 0
     if p.count < WINDOW:
         p.count += 1
-    p.window[p.newest].last_sequence = forward(first, delta)
+    p.window[p.newest].last_sequence = forward(first, delta) if first >= 0 else -1
     p.window[p.newest].offset_delta = delta
     p.window[p.newest].last_offset = last_offset
     p.window[p.newest].timestamp = timestamp
@@ -239,7 +240,8 @@ cdef void sequence_put_back(sequence_t* s, int64_t id, const producer_t* old) no
 
 cdef int sequence_marker(
     sequence_t* s, int64_t id, int16_t epoch, int64_t timestamp, int32_t coordinator_epoch) noexcept nogil:
-    """End the transaction of a producer; with coordinator_epoch -1 the known one is kept."""
+    """End the transaction of a producer, by a marker. Epochs are taken over even if they are lower than the known ones:
+    replicas and recovery follow the log."""
     cdef producer_t* p = enter(s, id, epoch)
     if p == NULL:
         return -ENOMEM
@@ -248,20 +250,8 @@ cdef int sequence_marker(
         p.count = 0
     p.txn_first_offset = -1
     p.last_timestamp = timestamp
-    if coordinator_epoch >= 0:
-        p.coordinator_epoch = coordinator_epoch
+    p.coordinator_epoch = coordinator_epoch
     return 0
-
-
-cdef int64_t sequence_first_open(const sequence_t* s) noexcept nogil:
-    """The first offset of the oldest open transaction; -1 if none is open."""
-    cdef int64_t first = -1
-    cdef int32_t i
-    for i in range(s.capacity):
-        if s.table[i].id >= 0 and s.table[i].txn_first_offset >= 0:
-            if first < 0 or s.table[i].txn_first_offset < first:
-                first = s.table[i].txn_first_offset
-    return first
 
 
 cdef int sequence_expire(sequence_t* s, int64_t before) noexcept nogil:
@@ -332,7 +322,7 @@ cdef int sequence_load(sequence_t* s, const uint8_t* data, size_t n) noexcept no
         e.coordinator_epoch = load_be32(p + 34)
         e.txn_first_offset = load_be64(p + 38)
         e.count = 0
-        if load_be32(p + 10) >= 0:
+        if load_be64(p + 14) >= 0:
             e.count = 1
             e.newest = 0
             e.window[0].last_sequence = load_be32(p + 10)

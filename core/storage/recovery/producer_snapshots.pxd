@@ -1,14 +1,11 @@
 # The state of idempotent producers on disk: snapshots, completed from the log's batch headers.
 from libc.stdint cimport int64_t
 
-from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log.log cimport log_t, snapshot_t
-from pybroker.core.storage.producers.producer_state cimport sequence_t
 
 cdef enum:
     TAIL_BYTES = 8 << 20     # of the log before a snapshot: its headers are read to refill the windows of five
 
-cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil
 cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil
 cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil

@@ -21,36 +21,27 @@ from pybroker.core.base.files cimport DIR, closedir, dirent, opendir, readdir
 from pybroker.core.base.vfs cimport (
     P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
 )
-from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
+from pybroker.core.batch.batch cimport CONTROL, batch_last_offset, batch_t
+from pybroker.core.batch.marker cimport MARKER_BODY_MAX
 from pybroker.core.storage.log.log cimport SNAPSHOTS_KEPT, log_t, segments_floor, segments_t, snapshot_t
+from pybroker.core.storage.log.log_transactions cimport (
+    change_t, log_begin_restore, log_note_changes, log_take_open, producers_see,
+)
 from pybroker.core.storage.producers.producer_state cimport (
     PRODUCERS_MAX, SNAPSHOT_ENTRY, SNAPSHOT_HEADER, sequence_adopt, sequence_free, sequence_init, sequence_load,
-    sequence_marker, sequence_merge, sequence_t, sequence_update,
+    sequence_merge, sequence_t,
 )
 from pybroker.core.storage.recovery.damage cimport damage_search
 from pybroker.core.storage.segment.index cimport entry_t, index_floor_value
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport PATH_BYTES, segment_files, segment_t
 from pybroker.core.storage.segment.segment_search cimport (
-    DAMAGED, NOT_FOUND, search_header, search_init, search_t, search_to_offset,
+    DAMAGED, NOT_FOUND, search_body, search_header, search_init, search_t, search_to_offset,
 )
 
 cdef enum:
     SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX
     NAME_DIGITS = 20
-
-
-cdef int producers_see(sequence_t* s, const batch_t* b) noexcept nogil:
-    """Update the producer state with a batch that is in the log."""
-    if b.producer_id < 0:
-        return 0
-    if b.attributes & CONTROL:
-        return sequence_marker(s, b.producer_id, b.producer_epoch, b.max_timestamp, -1)
-    if b.base_sequence < 0:
-        return 0
-    return sequence_update(
-        s, b.producer_id, b.producer_epoch, b.base_sequence, b.last_offset_delta, batch_last_offset(b), b.max_timestamp,
-        (b.attributes & TRANSACTIONAL) != 0)
 
 
 cdef void snapshot_path(const log_t* l, int64_t offset, char* out) noexcept nogil:
@@ -101,7 +92,24 @@ cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) n
     return status
 
 
-cdef int replay_segment(segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
+cdef int see(log_t* l, search_t* w, int64_t position, const batch_t* b, sequence_t* into) noexcept nogil:
+    """Update a producer state with a batch that is in the log; with the log's own state, its transactions too."""
+    cdef uint8_t body[MARKER_BODY_MAX]
+    cdef change_t change
+    cdef size_t n = 0
+    cdef int status = 0
+    if b.producer_id < 0:
+        return 0
+    if b.attributes & CONTROL:
+        status = search_body(w, position, b, body, &n)
+    if status == 0:
+        status = producers_see(into, b, body, n, &change)
+    if status == 0 and into == &l.producers:
+        status = log_note_changes(l, &change, 1)
+    return status
+
+
+cdef int replay_segment(log_t* l, segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
     """Replay a segment's batches from the one that holds `start` up to offset `end`; `start` moves with them."""
     cdef files_t* f
     cdef search_t w
@@ -115,7 +123,7 @@ cdef int replay_segment(segment_t* s, int64_t* start, int64_t end, sequence_t* i
     if status == DAMAGED:
         status = search_header(&w, &position, &b)
     while status == 0 and b.base_offset < end:
-        status = producers_see(into, &b)
+        status = see(l, &w, position, &b, into)
         if status < 0:
             return status
         start[0] = batch_last_offset(&b) + 1
@@ -132,16 +140,40 @@ cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept
     cdef int status = 0
     while i < list.count and list.items[i].base_offset < end:
         s = list.items[i].segment
-        status = replay_segment(s, &start, end, into)
+        status = replay_segment(l, s, &start, end, into)
         if status == CORRUPT_MESSAGE:
             next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
             status = damage_search(l, s, next_base, INT64_MAX, False, &behind)
             if status == 0:
-                status = replay_segment(s, &start, end, into)
+                status = replay_segment(l, s, &start, end, into)
         if status != 0:
             return status
         i += 1
     return 0
+
+
+cdef bint has_marker(log_t* l, int64_t start, int64_t end) noexcept nogil:
+    """True if a control batch lies in [start, end), or if that cannot be read."""
+    cdef segments_t* list = l.segments
+    cdef files_t* f
+    cdef search_t w
+    cdef batch_t b
+    cdef int64_t i, position
+    cdef int status = NOT_FOUND
+    for i in range(max(<int64_t>0, segments_floor(list, start)), list.count if start < end else 0):
+        if segment_files(list.items[i].segment, &f) < 0:
+            return True
+        search_init(&w, list.items[i].segment, f, load_i64(&list.items[i].segment.size))
+        position = 0
+        status = search_to_offset(&w, start, &position, &b)
+        while status == 0 and b.base_offset < end:
+            if b.attributes & CONTROL:
+                return True
+            position += b.size
+            status = search_header(&w, &position, &b)
+        if status != NOT_FOUND:
+            return status != 0
+    return False
 
 
 cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
@@ -203,17 +235,26 @@ cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequenc
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil:
     """Replace all producers by the newest sound snapshot in [first, offset]; `loaded`: its offset, -1 if there is none.
 
-    A snapshot from before the log's first segment would lack batches in between. `torn`: a newer one is malformed."""
+    A snapshot from before the log's first segment would lack batches in between. `torn`: a newer one is malformed, or
+    not used: it does not say which transactions ended at or above the high watermark. They are found by a replay."""
     cdef int64_t highest = l.producers.highest_id
+    cdef int64_t at_most = offset
     cdef sequence_t tail
     cdef int status
+    log_begin_restore(l)
     sequence_free(&l.producers)
     l.producers.highest_id = highest
-    loaded[0] = load_newest(l, first, offset, &l.producers, torn)
+    if l.segments != NULL and l.view.high_watermark < offset and has_marker(l, l.view.high_watermark, offset):
+        at_most = l.view.high_watermark
+    loaded[0] = load_newest(l, first, at_most, &l.producers, torn)
     if loaded[0] < -1:
         return <int>(loaded[0] + 1)
+    torn[0] |= at_most < offset
     if loaded[0] < first:
         loaded[0] = -1
+    status = log_take_open(l)
+    if status < 0:
+        return status
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
         return 0
     sequence_init(&tail)
@@ -238,6 +279,8 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
         status = <int>(loaded + 1)
     elif loaded >= 0:
         status = sequence_adopt(&l.producers, &older)
+    if status == 0:
+        status = log_take_open(l)
     sequence_free(&older)
     return status
 
@@ -248,7 +291,7 @@ cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
 
 
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
-    """Restore the producer state as of `end`. Under the append mutex."""
+    """Restore the producer state as of `end`. Under the append mutex. The caller ends the restore."""
     cdef int64_t first = l.segments.items[0].base_offset, loaded = -1
     cdef bint torn
     cdef int status = producers_load(l, first, end, &loaded, &torn)

@@ -5,15 +5,16 @@ Below the recovery point all data was flushed and is trusted (recovery_trust.pyx
 watermarks.
 """
 
-from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t
 
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.storage.log.leader_epochs cimport epochs_cut_head, epochs_cut_tail
-from pybroker.core.storage.log.log cimport (
-    log_active, log_change, log_note_transactions, log_publish, log_t, segments_free, view_t,
-)
+from pybroker.core.storage.log.log cimport log_active, log_change, log_publish, log_t, segments_free, view_t
+from pybroker.core.storage.log.log_transactions cimport log_end_restore
 from pybroker.core.storage.log.roll cimport log_roll
-from pybroker.core.storage.recovery.producer_snapshots cimport producers_load, producers_replay, producers_tail
+from pybroker.core.storage.recovery.producer_snapshots cimport (
+    producers_adopt, producers_load, producers_replay, producers_tail,
+)
 from pybroker.core.storage.recovery.recovery_scan cimport find_bytes, scan_from
 from pybroker.core.storage.recovery.recovery_state cimport (
     FAULT_HEAD, FAULT_ORDER, FAULT_TAIL, recovery_fault, recovery_t,
@@ -45,6 +46,8 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
                 status = producers_load(l, bases[0], end[0], &loaded, &torn)
             if status == 0 and loaded < end[0] and (torn or l.producers.count):
                 status = producers_replay(l, max(loaded, bases[0]), end[0])
+                if status == 0 and loaded < 0 and bases[0] > 0:
+                    status = producers_adopt(l, end[0])
             elif status == 0 and loaded < end[0]:
                 # No snapshot of the stop: an older version wrote none without producers. Replaying the tail is cheap.
                 status = producers_replay(l, max(loaded, producers_tail(l, end[0])), end[0])
@@ -103,6 +106,7 @@ cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) n
     cdef int64_t end
     cdef int status = check_head(l, bases, n, r)
     end = r.log_start
+    l.view.high_watermark = r.high_watermark if r.high_watermark >= 0 else INT64_MAX  # for the transactions
     if n > 0 and status == 0:
         status = open_segments(l, bases, n, r, &end)
     if status == 0:
@@ -118,11 +122,11 @@ cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) n
             return status
         end = r.log_start
         n = 0
+    log_end_restore(l)
     log_change(l, &v)
     v.log_start = r.log_start
     v.log_end = end
     v.high_watermark = end if r.high_watermark < 0 else min(max(r.high_watermark, v.log_start), end)
-    log_note_transactions(l)
     v.active_base = log_active(l).base_offset if n > 0 else end
     v.active_size = log_active(l).size if n > 0 else 0
     log_publish(l, &v)

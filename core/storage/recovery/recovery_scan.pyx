@@ -6,16 +6,18 @@ segments are rebuilt, as their files lagged behind.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 
 from pybroker.core.base.atomic cimport peek_i64
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
-from pybroker.core.batch.batch cimport batch_last_offset, batch_t, batch_timestamp
+from pybroker.core.batch.batch cimport CONTROL, batch_last_offset, batch_t, batch_timestamp
+from pybroker.core.batch.marker cimport MARKER_BODY_MAX
 from pybroker.core.storage.log.leader_epochs cimport epochs_assign, epochs_cut_tail
 from pybroker.core.storage.log.log cimport log_active, log_add_segment, log_t
+from pybroker.core.storage.log.log_transactions cimport change_t, log_note_changes, producers_see
 from pybroker.core.storage.recovery.damage cimport damage_keep_aside, damage_mark
 from pybroker.core.storage.recovery.producer_snapshots cimport (
-    producers_adopt, producers_load, producers_replay, producers_see,
+    producers_adopt, producers_load, producers_replay,
 )
 from pybroker.core.storage.recovery.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
 from pybroker.core.storage.recovery.reindex cimport forget_indexes
@@ -23,7 +25,7 @@ from pybroker.core.storage.segment.segment cimport (
     segment_cut, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t, segment_unlink,
 )
 from pybroker.core.storage.segment.segment_scan cimport (
-    scan_accept, scan_batch, scan_behind, scan_file, scan_free, scan_init, scan_leave, scan_t, scan_tail,
+    scan_accept, scan_batch, scan_behind, scan_body, scan_file, scan_free, scan_init, scan_leave, scan_t, scan_tail,
 )
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
 from pybroker.core.storage.segment.spots cimport spot_t
@@ -78,6 +80,19 @@ cdef int look_behind(
     return status
 
 
+cdef int see(log_t* l, scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
+    """Update the producers and transactions with a sound batch."""
+    cdef uint8_t body[MARKER_BODY_MAX]
+    cdef change_t change
+    cdef size_t n = 0
+    cdef int status = 0
+    if b.attributes & CONTROL:
+        status = scan_body(c, position, b, body, &n)
+    if status == 0:
+        status = producers_see(&l.producers, b, body, n, &change)
+    return status if status != 0 else log_note_changes(l, &change, 1)
+
+
 cdef int scan_segment(
     log_t* l, scan_t* c, segment_t* s, int64_t next_base, int32_t next_epoch, int64_t* position) noexcept nogil:
     """Check a segment and build its indexes, up to where no sound batch follows; bad spots before that are marked."""
@@ -103,8 +118,8 @@ cdef int scan_segment(
                 peek_i64(&l.settings.index_interval_bytes))
         if status == 0 and b.leader_epoch >= 0:
             status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
-        if status == 0:
-            status = producers_see(&l.producers, &b)
+        if status == 0 and b.producer_id >= 0:
+            status = see(l, c, position[0], &b)
         position[0] += b.size
         scan_accept(c, &b)
     return 0 if status == NOT_FOUND else status

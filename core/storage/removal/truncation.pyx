@@ -14,9 +14,10 @@ from pybroker.core.base.reclamation cimport pin, retire, unpin
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log.leader_epochs cimport epochs_cut_tail
 from pybroker.core.storage.log.log cimport (
-    log_active, log_add_segment, log_change, log_lock_files, log_note_transactions, log_offline, log_publish, log_t,
-    log_wake_flusher, segments_floor, segments_free, segments_t, view_t,
+    log_active, log_add_segment, log_change, log_lock_files, log_offline, log_publish, log_t, log_wake_flusher,
+    segments_floor, segments_free, segments_t, view_t,
 )
+from pybroker.core.storage.log.log_transactions cimport log_end_restore
 from pybroker.core.storage.log.roll cimport log_roll
 from pybroker.core.storage.recovery.damage cimport damage_cut
 from pybroker.core.storage.recovery.producer_snapshots cimport (
@@ -36,8 +37,8 @@ cdef enum:
 cdef void note_stable(log_t* l) noexcept nogil:
     """Publish the last stable offset again, as the producer state has changed. Under the append mutex."""
     cdef view_t v
+    log_end_restore(l)
     log_change(l, &v)
-    log_note_transactions(l)
     log_publish(l, &v)
 
 

@@ -43,6 +43,7 @@ cdef void scan_free(scan_t* c) noexcept nogil
 cdef void scan_leave(scan_t* c) noexcept nogil
 cdef void scan_file(scan_t* c, int fd, int64_t size, int64_t base_offset) noexcept nogil
 cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil
+cdef int scan_body(scan_t* c, int64_t position, const batch_t* b, uint8_t* body, size_t* n) noexcept nogil
 cdef void scan_accept(scan_t* c, const batch_t* b) noexcept nogil
 cdef int scan_behind(scan_t* c, int64_t position, spot_t* out) noexcept nogil
 cdef int scan_tail(scan_t* c, int64_t position, bint* torn) noexcept nogil

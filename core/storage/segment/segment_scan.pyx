@@ -21,6 +21,7 @@ to the end of the file.
 from libc.errno cimport EIO, ENOMEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from pybroker.core.base.atomic cimport load_i32
 from pybroker.core.base.crc32c cimport crc32c
@@ -29,6 +30,7 @@ from pybroker.core.base.mapping cimport map_close, map_init, map_open, map_seque
 from pybroker.core.base.page_cache cimport passed_add, passed_end, passed_forget, passed_init, was_cached
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport AT_ATTRIBUTES, AT_MAGIC, HEADER_BYTES, MAGIC, batch_last_offset, batch_parse
+from pybroker.core.batch.marker cimport MARKER_BODY_MAX
 from pybroker.core.batch.succession cimport WITNESSES, batch_denies, batch_may_follow
 from pybroker.core.storage.segment.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
@@ -237,6 +239,16 @@ cdef int scan_batch(scan_t* c, int64_t position, batch_t* b) noexcept nogil:
         if status == 0 and lies:
             status = CORRUPT_MESSAGE
     return status
+
+
+cdef int scan_body(scan_t* c, int64_t position, const batch_t* b, uint8_t* body, size_t* n) noexcept nogil:
+    """Copy the bytes after the header of a batch that was checked, at most MARKER_BODY_MAX."""
+    cdef int64_t wanted = min(b.size - <int64_t>HEADER_BYTES, <int64_t>MARKER_BODY_MAX)
+    cdef int status = fill(c, position + <int64_t>HEADER_BYTES, wanted)
+    n[0] = <size_t>wanted
+    if status == 0:
+        memcpy(body, c.data + (position + <int64_t>HEADER_BYTES - c.buffered), <size_t>wanted)
+    return -EIO if lost_page(c) else status
 
 
 # -- after a bad batch -------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ cdef struct search_t:
 
 cdef void search_init(search_t* w, const segment_t* s, files_t* f, int64_t limit) noexcept nogil
 cdef int search_header(search_t* w, int64_t* position, batch_t* out) noexcept nogil
+cdef int search_body(search_t* w, int64_t position, const batch_t* b, uint8_t* body, size_t* n) noexcept nogil
 cdef int search_to_offset(search_t* w, int64_t offset, int64_t* position, batch_t* out) noexcept nogil
 cdef int search_to_boundary(search_t* w, int64_t start, int64_t most, int64_t* end) noexcept nogil
 cdef int search_to_time(

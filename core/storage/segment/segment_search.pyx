@@ -7,7 +7,7 @@ the limit (the published end of the file) every search returns NOT_FOUND. Known 
 offset in one returns DAMAGED.
 """
 
-from libc.stdint cimport INT32_MAX, int64_t
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from pybroker.core.base.atomic cimport load_i32, load_ptr
@@ -15,6 +15,7 @@ from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
 from pybroker.core.base.mapping cimport map_t
 from pybroker.core.base.vfs cimport P_SEGMENT_READ, vfs_ask_for, vfs_pass_file, vfs_pread
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_last_offset, batch_parse, batch_t
+from pybroker.core.batch.marker cimport MARKER_BODY_MAX
 from pybroker.core.storage.segment.index cimport entry_t, index_floor, index_floor_value, index_t
 from pybroker.core.storage.segment.open_files cimport files_map, files_t
 from pybroker.core.storage.segment.segment cimport segment_doubt_index, segment_t
@@ -103,6 +104,18 @@ cdef int search_header(search_t* w, int64_t* position, batch_t* out) noexcept no
         position[0] = spot_at(w.spots, position[0]).end
         status = header_at(w, position[0], out)
     return status
+
+
+cdef int search_body(search_t* w, int64_t position, const batch_t* b, uint8_t* body, size_t* n) noexcept nogil:
+    """Read the bytes after the header of a batch, at most MARKER_BODY_MAX."""
+    cdef int64_t at = position - w.buffered + <int64_t>HEADER_BYTES
+    cdef size_t wanted = <size_t>min(b.size - <int64_t>HEADER_BYTES, <int64_t>MARKER_BODY_MAX)
+    n[0] = wanted
+    if at >= 0 and at + <int64_t>wanted <= <int64_t>w.length:
+        memcpy(body, w.buffer + at, wanted)
+        return 0
+    return vfs_pread(
+        w.segment.fs, P_SEGMENT_READ, w.files.fd, body, wanted, position + <int64_t>HEADER_BYTES, n)
 
 
 cdef int64_t start_of(search_t* w, int64_t found, entry_t* entry, int64_t offset) noexcept nogil:

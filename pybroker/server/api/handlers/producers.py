@@ -12,8 +12,6 @@ from pybroker.model import DEBUGGING
 from pybroker.protocol import messages as m
 from pybroker.replication.replicas import Replicas
 
-NO_COORDINATOR_EPOCH = -1
-
 
 class DescribeProducers:
     def __init__(self, replicas: Replicas) -> None:
@@ -47,14 +45,14 @@ class DescribeProducers:
             return answer
         answer.active_producers = [
             kind.ActiveProducers(
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                last_sequence=sequence,
-                last_timestamp=timestamp_ms,
-                coordinator_epoch=NO_COORDINATOR_EPOCH,
-                current_txn_start_offset=first_offset,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.last_timestamp_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_start_offset,
             )
-            for producer_id, epoch, sequence, timestamp_ms, first_offset in known
+            for producer in known
         ]
         return answer
 
