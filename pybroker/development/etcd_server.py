@@ -65,6 +65,7 @@ class EtcdServer(ServerProcess):
         """`peers`: the ports on which the servers talk to each other, of this one at `number` - 1."""
         super().__init__(directory, number, port)
         self.peer_port = peers[number - 1]
+        self.ports = (port, self.peer_port)
         self._peers = peers
         self._program = program
         self._options = options

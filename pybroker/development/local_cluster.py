@@ -19,8 +19,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +28,10 @@ import javaproperties
 
 from pybroker.client.admin import Admin
 from pybroker.errors import StartError
+from pybroker.model import PORT_MAX
 
 from .etcd_server import Etcd
-from .server_process import HOST, ServerGroup, ServerProcess, free_ports, in_use, private
+from .server_process import HOST, PortTaken, ServerGroup, ServerProcess, free_ports, in_use, private
 from .zookeeper_server import ZooKeeper
 
 ZOOKEEPER: Final = "zookeeper"
@@ -41,6 +42,9 @@ PORT: Final = 9092
 METRICS_PORT: Final = 9404
 REPLICAS: Final = 3
 PARTITIONS: Final = 3
+ALL_PORTS: Final = range(PORT_MAX + 1)
+MOVES_MAX: Final = 10
+"""Ports that are replaced, because another program listens there, before a start gives up."""
 STATE: Final = "cluster.json"
 STATE_BYTES_MAX: Final = 65_536
 CONFIG: Final = "broker.properties"
@@ -88,28 +92,33 @@ class BrokerProcess(ServerProcess):
     def __init__(self, directory: Path, number: int, places: Places, connect: str) -> None:
         super().__init__(directory, number, places.ports[number - 1])
         self.config = directory / CONFIG
-        self._metrics_port = places.metrics_ports[number - 1]
-        replicas = min(REPLICAS, len(places.ports))
-        self._settings = {
-            "broker.id": str(number),
-            "listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "metrics.listener": f"{HOST}:{self._metrics_port}",
-            "log.dirs": str(self.data),
-            f"{places.store}.connect": connect,
-            "default.replication.factor": str(replicas),
-            "offsets.topic.replication.factor": str(replicas),
-            "min.insync.replicas": str(max(1, replicas - 1)),
-            "num.partitions": str(PARTITIONS),
-        }
+        self._replicas = min(REPLICAS, len(places.ports))
+        self._connect = {f"{places.store}.connect": connect}
+        self.listen(self.port, places.metrics_ports[number - 1])
+
+    def listen(self, port: int, metrics_port: int) -> None:
+        """Listen on these ports from the next start on."""
+        self.port, self.metrics_port = self.ports = port, metrics_port
 
     def _prepared(self) -> Sequence[str]:
+        settings = {
+            "broker.id": str(self.number),
+            "listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "metrics.listener": f"{HOST}:{self.metrics_port}",
+            "log.dirs": str(self.data),
+            **self._connect,
+            "default.replication.factor": str(self._replicas),
+            "offsets.topic.replication.factor": str(self._replicas),
+            "min.insync.replicas": str(max(1, self._replicas - 1)),
+            "num.partitions": str(PARTITIONS),
+        }
         with open(self.config, "w", opener=private) as written:
-            javaproperties.dump(self._settings, written, timestamp=False)
+            javaproperties.dump(settings, written, timestamp=False)
         return [sys.executable, "-m", "pybroker", "serve", "--config", str(self.config)]
 
     def _answers(self) -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        url = f"http://{HOST}:{self._metrics_port}/readyz"
+        url = f"http://{HOST}:{self.metrics_port}/readyz"
         try:
             with opener.open(url, timeout=ANSWER_S_MAX) as answer:
                 return bool(answer.status == 200)
@@ -129,13 +138,25 @@ class Brokers(ServerGroup[BrokerProcess]):
 
     start_s_max = 120.0
 
-    def __init__(self, directory: Path, places: Places, connect: str) -> None:
+    def __init__(self, directory: Path, places: Places, connect: str, fixed: Container[int]) -> None:
+        """`fixed`: the ports that stay, also if other programs listen there."""
+        self._fixed, self._moves_left = fixed, MOVES_MAX
+
         def make(home: Path) -> list[BrokerProcess]:
             return [
                 BrokerProcess(home / str(number), number, places, connect) for number in range(1, len(places.ports) + 1)
             ]
 
         super().__init__(make, BrokerProcess.program, str(directory))
+        self._fixed = ALL_PORTS  # which clients know from now on
+
+    def _move(self, server: BrokerProcess, taken: int) -> bool:
+        if taken in self._fixed or not self._moves_left:
+            return False
+        self._moves_left -= 1
+        (free,) = free_ports(1)
+        server.listen(*(free if port == taken else port for port in server.ports))
+        return True
 
 
 class LocalCluster:
@@ -157,25 +178,43 @@ class LocalCluster:
             if "," in str(self.directory):
                 raise StartError(f"{self.directory} has a comma, which log.dirs takes for the end of a path")
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            places = self._places(brokers, store, servers, port)
-            self._start(places, jars)
+            self._start(*self._places(brokers, store, servers, port), jars)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, places: Places, jars: str | None) -> None:
-        home, ports = str(self.directory / "store"), places.store_ports
+    def _start(self, places: Places, fixed: Container[int], jars: str | None) -> None:
+        """Start the store and the brokers, on other ports than in `places` where another program is faster; `fixed`
+        ports stay."""
         self.store = places.store
-        if places.store == ETCD:
-            etcd = self._running.enter_context(Etcd(len(ports) // PORTS_OF[ETCD], ports=ports, data_dir=home))
-            self.connect = etcd.url
-        else:
-            zookeeper = ZooKeeper(len(ports), ports=ports, data_dir=home, jars=jars)
-            self.connect = self._running.enter_context(zookeeper).connect
+        places = self._start_store(places, fixed, jars)
         places.write(self.directory / STATE)
-        self.brokers = Brokers(self.directory / "brokers", places, self.connect)
+        self.brokers = Brokers(self.directory / "brokers", places, self.connect, fixed)
         self._running.callback(self.brokers.close)
+        listening = [(server.port, server.metrics_port) for server in self.brokers.servers]
+        ports, metrics_ports = map(list, zip(*listening, strict=True))
+        replace(places, ports=ports, metrics_ports=metrics_ports).write(self.directory / STATE)
         self._wait_until_known()
+
+    def _start_store(self, places: Places, fixed: Container[int], jars: str | None) -> Places:
+        home = self.directory / "store"
+        is_new, moves_left = not home.exists(), MOVES_MAX
+        while True:
+            ports = places.store_ports
+            try:
+                if places.store == ETCD:
+                    etcd = Etcd(len(ports) // PORTS_OF[ETCD], ports=ports, data_dir=str(home))
+                    self.connect = self._running.enter_context(etcd).url
+                else:
+                    zookeeper = ZooKeeper(len(ports), ports=ports, data_dir=str(home), jars=jars)
+                    self.connect = self._running.enter_context(zookeeper).connect
+                return places
+            except PortTaken as taken:
+                if taken.port in fixed or not is_new or not moves_left:
+                    raise
+            moves_left -= 1
+            shutil.rmtree(home)  # its servers know each other by the old ports, and it was made just now
+            places = replace(places, store_ports=free_ports(len(ports)))
 
     def _wait_until_known(self) -> None:
         """Wait until each broker's metadata has all brokers, as it serves before it knows the others. Raises
@@ -188,14 +227,17 @@ class LocalCluster:
                         raise StartError(f"broker {server.number} knows of {known} brokers, of {wanted}")
                     time.sleep(LOOK_S)
 
-    def _places(self, brokers: int | None, store: str | None, servers: int | None, port: int | None) -> Places:
-        """Return the places of an earlier start, if they are what is asked for, or new ones. Raises StartError."""
+    def _places(
+        self, brokers: int | None, store: str | None, servers: int | None, port: int | None
+    ) -> tuple[Places, Container[int]]:
+        """Return the places of an earlier start, if they are what is asked for, or new ones; and the ports of these
+        that must stay. Raises StartError."""
         held = Places.read(self.directory / STATE)
         if held is None:
             count, kind = brokers or REPLICAS, store or ZOOKEEPER
             store_ports = free_ports((servers or 1) * PORTS_OF[kind])
             ports = list(range(port, port + count)) if port else list(_ports(PORT, count))
-            return Places(kind, store_ports, ports, list(_ports(METRICS_PORT, count)))
+            return Places(kind, store_ports, ports, list(_ports(METRICS_PORT, count))), ports if port else ()
         asked = {
             "-n": (brokers, len(held.ports)), "--store": (store, held.store), "--port": (port, held.ports[0]),
             "--store-servers": (servers, len(held.store_ports) // PORTS_OF[held.store]),
@@ -203,7 +245,7 @@ class LocalCluster:
         for option, (wanted, there) in asked.items():
             if wanted is not None and wanted != there:
                 raise StartError(f"{self.directory} has a cluster with {option} {there}: leave {option} out")
-        return held
+        return held, ALL_PORTS
 
     @property
     def bootstrap_servers(self) -> str:

@@ -37,6 +37,14 @@ DIES_WITH_US: Final = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9);os.exec
 """
 
 
+class PortTaken(StartError):
+    """Another program listens on a port of a server."""
+
+    def __init__(self, program: str, port: int, reason: str) -> None:
+        super().__init__(f"{program} could not listen on {HOST}:{port}: {reason}")
+        self.port = port
+
+
 class ServerProcess(ABC):
     """One server process."""
 
@@ -47,6 +55,8 @@ class ServerProcess(ABC):
 
     def __init__(self, directory: Path, number: int, port: int) -> None:
         self.port = port
+        self.ports: Sequence[int] = (port,)
+        """All ports that the server listens on."""
         self.number = number
         self._directory = directory
         self._log = directory / f"{self.program.lower()}.log"
@@ -94,11 +104,20 @@ class ServerProcess(ABC):
         return None
 
     def serves(self) -> bool:
-        """True if the server responds as one that serves clients. Raises StartError if it has ended."""
+        """True if the server responds as one that serves clients. Raises StartError if it has ended, PortTaken if one
+        of its ports is in use."""
         if not self.running:
+            self.check_free()
             said = self._log.read_bytes()[self._begun_at :]
             raise StartError(f"{self.program} ended: {self._reason(said.decode(errors='replace'))}")
         return self._answers()
+
+    def check_free(self) -> None:
+        """Raise PortTaken if a port of the server, which is down, is in use: what listens there would be taken for it.
+        """
+        for port in self.ports:
+            if (problem := in_use(port)) is not None:
+                raise PortTaken(self.program, port, why_not(problem))
 
     @abstractmethod
     def _answers(self) -> bool:
@@ -166,14 +185,37 @@ class ServerGroup(Generic[AnyServer]):
         chosen = self._chosen(numbers)
         for server in chosen:
             if not server.running:
-                self._check_free(server.port)  # or another program that listens there would be taken for ours
-                server.start()
+                self._launch(server)
         deadline_s = time.monotonic() + self.start_s_max
-        while not all(server.serves() for server in chosen):
+        while not all(map(self._serves, chosen)):
             if time.monotonic() > deadline_s:
                 late = f"does not serve {self.start_s_max:g} s after its start"
                 raise StartError(f"{self._program} at {self.connect} {late}")
             time.sleep(LOOK_S)
+
+    def _launch(self, server: AnyServer) -> None:
+        """Start a server, on other ports if its own are taken and it may move."""
+        while True:
+            try:
+                server.check_free()
+            except PortTaken as taken:
+                if not self._move(server, taken.port):
+                    raise
+            else:
+                return server.start()
+
+    def _serves(self, server: AnyServer) -> bool:
+        try:
+            return server.serves()
+        except PortTaken as taken:  # another program was faster than the server
+            if not self._move(server, taken.port):
+                raise
+            self._launch(server)
+            return False
+
+    def _move(self, server: AnyServer, taken: int) -> bool:
+        """Give a server another port in place of a taken one; False if its ports may not change."""
+        return False
 
     def stop(self, *numbers: int) -> None:
         """Stop servers with SIGTERM, as an operator does, all at the same time."""
@@ -221,11 +263,6 @@ class ServerGroup(Generic[AnyServer]):
 
     def _chosen(self, numbers: Sequence[int]) -> list[AnyServer]:
         return [server for server in self.servers if not numbers or server.number in numbers]
-
-    def _check_free(self, port: int) -> None:
-        """Raise StartError if the port is in use."""
-        if (problem := in_use(port)) is not None:
-            raise StartError(f"{self._program} could not listen on {HOST}:{port}: {why_not(problem)}")
 
 
 def private(path: str, flags: int) -> int:

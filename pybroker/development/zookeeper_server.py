@@ -113,6 +113,7 @@ class ZooKeeper(ServerGroup[Server]):
         def make(home: Path) -> list[Server]:
             made = [Server(home / str(i + 1), i + 1, own[i], found, tick_ms, peers, more) for i in range(servers)]
             for server in made:
+                server.ports = (server.port, *quorum[2 * server.number - 2 : 2 * server.number])
                 server.close_to_others()
             return made
 

@@ -16,7 +16,7 @@ import pytest
 
 from pybroker import Consumer, Producer
 from pybroker.client.admin import Admin
-from pybroker.development import local_cluster
+from pybroker.development import local_cluster, server_process
 from pybroker.development.local_cluster import CONFIG, STATE, LocalCluster
 from pybroker.development.server_process import free_ports
 from pybroker.development.zookeeper_jars import JARS
@@ -94,6 +94,34 @@ def test_a_port_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert done.code == 1
     assert done.sentence.startswith(f"broker could not listen on 127.0.0.1:{taken}: the port is in use"), done
     assert run("cluster", "start", "-n", 3, "--port", 65534).code == 2
+
+
+@pytest.mark.parametrize("seen_free", [False, True], ids=["taken before it starts", "taken while it starts"])
+def test_a_port_that_another_program_takes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen_free: bool
+) -> None:
+    """A broker whose port another program takes, after it was found free, gets another one and the cluster
+    keeps that, also at the next start; so do the servers of its store."""
+    looks: dict[int, int] = {}
+    check = server_process.in_use
+
+    def in_use(port: int) -> OSError | None:
+        looks[port] = looks.get(port, 0) + 1
+        return None if seen_free and looks[port] == 1 else check(port)
+
+    with socket.create_server(("127.0.0.1", 0)) as held, socket.create_server(("127.0.0.1", 0)) as other:
+        taken, peers = held.getsockname()[1], other.getsockname()[1]
+        ports = [[free_ports(1)[0], peers]]
+        monkeypatch.setattr(local_cluster, "PORT", taken)
+        monkeypatch.setattr(local_cluster, "_ports", lambda first, count: range(first, first + count))
+        monkeypatch.setattr(local_cluster, "METRICS_PORT", free_ports(1)[0])
+        monkeypatch.setattr(local_cluster, "free_ports", lambda count: ports.pop() if ports else free_ports(count))
+        monkeypatch.setattr(server_process, "in_use", in_use)
+        with LocalCluster(1, store="etcd", data_dir=str(tmp_path)) as cluster:
+            bootstrap, connect = cluster.bootstrap_servers, cluster.connect
+        assert not bootstrap.endswith(f":{taken}") and looks[taken] >= 1 + seen_free and looks[peers] >= 1 + seen_free
+        with LocalCluster(data_dir=str(tmp_path)) as cluster:
+            assert (cluster.bootstrap_servers, cluster.connect) == (bootstrap, connect)
 
 
 def test_another_cluster_than_the_directory_has(tmp_path: Path) -> None:
