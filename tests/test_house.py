@@ -18,8 +18,8 @@ FLOORS = {
     8: ["pybroker.console", "pybroker.development", "pybroker.server"],
     7: ["pybroker.server.api.handlers"],
     6: ["pybroker.backup", "pybroker.controller", "pybroker.frames", "pybroker.operations", "pybroker.spark"],
-    5: ["pybroker.client", "pybroker.groups", "pybroker.metadata", "pybroker.replication"],
-    4: ["pybroker.avro", "pybroker.coordination", "pybroker.interbroker"],
+    5: ["pybroker.client", "pybroker.groups", "pybroker.metadata", "pybroker.replication", "pybroker.transactions"],
+    4: ["pybroker.avro", "pybroker.coordination", "pybroker.interbroker", "pybroker.state_log"],
     3: ["pybroker.decisions", "pybroker.security"],
     2: ["pybroker.protocol"],
     1: [

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from pybroker import core
 from pybroker.decisions.group import Group
 from pybroker.decisions.offsets import Committed
-from pybroker.errors import CORRUPT_MESSAGE, KafkaError
+from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord
 from pybroker.groups.shard import GroupEntry
-from pybroker.groups.writer import OffsetsLog
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import open_batch
+from pybroker.state_log.log import StateLog, read_batches
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 COMMIT = (0).to_bytes(2, "big") + (1).to_bytes(2, "big")
@@ -46,36 +46,13 @@ class LoadedGroups(NamedTuple):
     end: int
 
 
-def load(replica: OffsetsLog, read_bytes: int) -> LoadedGroups:
+def load(replica: StateLog, read_bytes: int) -> LoadedGroups:
     """Read all groups of a partition to the end of its log, including records not committed yet: only for its leader.
 
     Records of a damaged batch are lost. Runs on a thread. Raises KafkaError, core.LogError, OSError."""
-    log = replica.partition()
     replay = _Replay()
-    offset, end = log.log_start_offset, log.log_end_offset
-    while offset < end:
-        try:
-            data = _read(log, offset, read_bytes)
-            if data is None:
-                break
-            for position, header in core.iter_batches(data):
-                replay.batch(memoryview(data)[position : position + header.size], header)
-                offset = header.last_offset + 1
-        except core.LogError as problem:
-            if problem.code != CORRUPT_MESSAGE:
-                raise
-            offset = replica.pass_by(offset)
-    return LoadedGroups(replay.groups(), replay.lost, offset)
-
-
-def _read(log: core.Partition, offset: int, read_bytes: int) -> bytes | None:
-    piece = log.read(offset, read_bytes, to_log_end=True).slice
-    if piece is None:
-        return None
-    try:
-        return piece.tobytes()
-    finally:
-        piece.close()
+    end = read_batches(replica, read_bytes, replay.batch, pass_damage=True)
+    return LoadedGroups(replay.groups(), replay.lost, end)
 
 
 class _Replay:

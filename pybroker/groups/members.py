@@ -33,8 +33,9 @@ from pybroker.decisions.group import (
 from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.shard import GroupEntry, Shard, loop_ms
-from pybroker.groups.writer import GROUP_ERRORS, Write
+from pybroker.groups.stored_errors import GROUP_ERRORS
 from pybroker.logs import event
+from pybroker.state_log.writer import Write
 
 NAME_IN_ID_MAX = 255
 """Characters of the client id or instance id that begin a member id, so that it fits a string of the protocol."""

@@ -18,8 +18,9 @@ from pybroker.decisions.offsets import Committed, expired
 from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.shard import GroupEntry, Shard, loop_ms
-from pybroker.groups.writer import OFFSETS_ERRORS, Write
+from pybroker.groups.stored_errors import OFFSETS_ERRORS
 from pybroker.model import TopicPartition
+from pybroker.state_log.writer import Write
 
 SWEEP_GROUPS = 32
 """Groups whose offsets are expired at a time, so that clients' writes queue behind no more of them."""

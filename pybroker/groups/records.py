@@ -17,11 +17,10 @@ from pybroker.model import TopicPartition
 from pybroker.protocol import codec
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import Message
+from pybroker.state_log.log import Pair
 
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 OFFSET_VALUE_VERSION, OFFSET_VALUE_EXPIRING, GROUP_VALUE_VERSION = 3, 1, 3
-
-Pair = tuple[bytes, bytes | None]
 
 
 class OffsetRecord(NamedTuple):

@@ -13,13 +13,12 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from pybroker import errors
 from pybroker.decisions.group import Group, State
 from pybroker.decisions.offsets import Committed
-from pybroker.errors import KafkaError
-from pybroker.groups.records import Pair
-from pybroker.groups.writer import OffsetsLog, Write, Writer
 from pybroker.model import TopicPartition
+from pybroker.state_log.log import Pair, StateLog
+from pybroker.state_log.shards import LedPartition
+from pybroker.state_log.writer import Write, Writer
 
 
 def loop_ms() -> int:
@@ -49,32 +48,13 @@ class GroupEntry:
         return list(dict.fromkeys([*self.offsets, *sorted(self.unstable), *self.moving]))
 
 
-class Shard:
+class Shard(LedPartition):
     """The groups of one partition, under one leader epoch."""
 
-    def __init__(self, index: int, replica: OffsetsLog, writer: Writer) -> None:
-        self.index = index
-        self.replica = replica
-        self.writer = writer
+    def __init__(self, index: int, replica: StateLog, writer: Writer) -> None:
+        super().__init__(index, replica, writer)
         self.deleted_topics: dict[str, None] = {}  # topics deleted while this loads: their offsets are removed after
-        self.loading = True
-        self.loader: asyncio.Task[None] | None = None
-        self.failure: str | None = None
-        self.resigned = False
         self.entries: dict[str, GroupEntry] = {}
-
-    @property
-    def failed(self) -> bool:
-        """True if the groups are not coordinated, because the log cannot be read or written."""
-        return self.failure is not None or self.replica.offline
-
-    def check(self) -> None:
-        """Raise COORDINATOR_LOAD_IN_PROGRESS while loading, NOT_COORDINATOR if loading or the log has failed."""
-        if self.failed:
-            why = self.failure or "its log is offline"
-            raise KafkaError(errors.NOT_COORDINATOR, f"__consumer_offsets-{self.index}: {why}")
-        if self.loading:
-            raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"__consumer_offsets-{self.index} is being read")
 
     def write(
         self,

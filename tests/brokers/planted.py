@@ -46,7 +46,7 @@ def session_timer_ignored() -> None:
 
 def commits_before_replication() -> None:
     """A coordinator answers a commit once it is in its own log."""
-    from pybroker.groups.writer import Writer
+    from pybroker.state_log.writer import Writer
 
     Writer._is_committed = lambda self, end: True  # type: ignore[method-assign]
 

@@ -17,8 +17,8 @@ from pybroker import errors
 from pybroker.decisions.group import State
 from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import partition_of
 from pybroker.groups.offsets import SWEEP_GROUPS
+from pybroker.state_log.placement import partition_of
 from tests import virtual
 from tests.groups.consumers import SESSION_MS, Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated

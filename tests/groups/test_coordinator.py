@@ -11,9 +11,9 @@ import pytest
 from pybroker import core, errors
 from pybroker.clock import wall_ms
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import partition_of
 from pybroker.groups.records import offset_record
 from pybroker.model import TopicPartition
+from pybroker.state_log.placement import partition_of
 from tests.groups.logs import T0, T1, U0, Bench, at
 from tests.harness import eventually
 

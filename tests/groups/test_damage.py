@@ -9,7 +9,7 @@ import pytest
 
 from pybroker import core
 from pybroker.decisions.image import OFFSETS_TOPIC
-from pybroker.groups.coordinator import partition_of
+from pybroker.state_log.placement import partition_of
 from tests.groups.members import commit, committed
 from tests.harness import eventually
 from tests.server.live import Live, Wire

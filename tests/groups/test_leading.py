@@ -14,8 +14,8 @@ from pybroker import core, errors
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
 from pybroker.groups import coordinator
-from pybroker.groups.coordinator import partition_of
 from pybroker.server.cluster.group_locator import GroupLocator
+from pybroker.state_log.placement import partition_of
 from tests import virtual
 from tests.groups.consumers import Consumer, after
 from tests.groups.logs import PARTITIONS, T0, T1, Bench, Replicated, at

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pybroker.decisions.group import Group, Member, State
 from pybroker.decisions.offsets import Committed
 from pybroker.groups import records
-from pybroker.groups.coordinator import java_hash, partition_of
 from pybroker.groups.records import GroupRecord, OffsetRecord
 from pybroker.model import TopicPartition
 from pybroker.protocol import codec
+from pybroker.state_log.placement import java_hash, partition_of
 
 T0 = TopicPartition("t", 7)
 

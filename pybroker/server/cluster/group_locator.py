@@ -17,10 +17,11 @@ from pybroker import errors
 from pybroker.decisions.image import OFFSETS_TOPIC, Image, Node
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import Coordinator, partition_of
+from pybroker.groups.coordinator import Coordinator
 from pybroker.logs import event
 from pybroker.metadata.planning import NewTopic
 from pybroker.replication.replica import Replica
+from pybroker.state_log.placement import partition_of
 
 log = logging.getLogger(__name__)
 

@@ -360,7 +360,7 @@ def test_a_group_goes_on(cluster: Cluster) -> None:
 
 
 def abs_hash(text: str) -> int:
-    from pybroker.groups.coordinator import partition_of
+    from pybroker.state_log.placement import partition_of
 
     return partition_of(text, 1 << 30)
 

@@ -13,8 +13,8 @@ import confluent_kafka as ck
 import pytest
 
 from pybroker import errors
-from pybroker.groups.coordinator import partition_of
 from pybroker.model import TopicPartition
+from pybroker.state_log.placement import partition_of
 from tests.brokers import chaos
 from tests.brokers.kit import QUIET, SETS, Cluster
 from tests.brokers.moves import Moves

@@ -10,7 +10,7 @@ import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from pybroker.groups.coordinator import partition_of
+from pybroker.state_log.placement import partition_of
 from tests.brokers.kit import QUIET
 from tests.brokers.system.test_failover import Writer, read_all
 from tests.harness import until

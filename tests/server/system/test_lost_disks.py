@@ -13,7 +13,7 @@ import pytest
 
 from pybroker import errors
 from pybroker.decisions.image import OFFSETS_TOPIC
-from pybroker.groups.coordinator import partition_of
+from pybroker.state_log.placement import partition_of
 from tests.groups.members import Member, commit, committed, stable
 from tests.harness import BrokerProcess
 from tests.server.live import Live, Wire

@@ -1,8 +1,8 @@
-"""Writes the records of a partition of __consumer_offsets to its log, one batch after the other.
+"""Writes the records of a coordinator to the log of one partition, one batch after the other.
 
     queued --appended--> in the log --the high watermark passed it--> committed
       |                    |
-      |                    +--offsets.commit.timeout.ms--> the request times out; the write takes effect if committed
+      |                    +--timeout--> the request times out; the write takes effect if committed
       +--refused--> failed
     queued, in the log --the partition is resigned--> dropped: requests get NOT_COORDINATOR
 
@@ -17,32 +17,12 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
-from pybroker.groups.records import Pair
-from pybroker.model import TopicPartition
 from pybroker.protocol.compression import compress
-
-
-class OffsetsLog(Protocol):
-    """The leader replica of a partition of the offsets topic."""
-
-    @property
-    def key(self) -> TopicPartition: ...
-    @property
-    def offline(self) -> bool: ...
-    def partition(self) -> core.Partition: ...
-    def pass_by(self, offset: int) -> int:
-        """The first offset after the damage that a read found at `offset`. Raises core.LogError, OSError."""
-
-    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
-        """Append one batch in a leader epoch. Raises KafkaError, core.LogError, OSError."""
-
-    async def committed(self, offset: int, leader_epoch: int) -> None:
-        """Wait until the high watermark reaches `offset`, in this leader epoch. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        if it does, with too few in-sync replicas; any other KafkaError if the outcome will not be known here."""
+from pybroker.state_log.log import Pair, StateLog
 
 
 class Write:
@@ -75,7 +55,7 @@ class Writer:
 
     def __init__(
         self,
-        replica: OffsetsLog,
+        replica: StateLog,
         leader_epoch: int,
         codec: int,
         timeout_s: float,
@@ -211,7 +191,7 @@ class Writer:
         write.tell(error)
 
 
-_ANY_RECORD = {
+COORDINATOR_ERRORS: Final = {
     errors.UNKNOWN_TOPIC_OR_PARTITION: errors.COORDINATOR_NOT_AVAILABLE,
     errors.NOT_ENOUGH_REPLICAS: errors.COORDINATOR_NOT_AVAILABLE,
     errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND: errors.COORDINATOR_NOT_AVAILABLE,
@@ -220,15 +200,4 @@ _ANY_RECORD = {
     errors.FENCED_LEADER_EPOCH: errors.NOT_COORDINATOR,
     errors.UNKNOWN_LEADER_EPOCH: errors.NOT_COORDINATOR,
 }
-OFFSETS_ERRORS = _ANY_RECORD | {
-    errors.REQUEST_TIMED_OUT: errors.COORDINATOR_NOT_AVAILABLE,
-    errors.MESSAGE_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
-    errors.RECORD_LIST_TOO_LARGE: errors.INVALID_COMMIT_OFFSET_SIZE,
-}
-"""The error of a write of offsets or of a group's deletion -> the client's error; others are unchanged."""
-GROUP_ERRORS = _ANY_RECORD | {
-    errors.REQUEST_TIMED_OUT: errors.REBALANCE_IN_PROGRESS,
-    errors.MESSAGE_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
-    errors.RECORD_LIST_TOO_LARGE: errors.UNKNOWN_SERVER_ERROR,
-}
-"""The same for writes of a group's generation: members of a group that was not stored in time rejoin."""
+"""The error of a write -> the client's error; others are unchanged."""
