@@ -26,6 +26,7 @@ GROUPS: Final = (
     ("Topics, settings, users", ("pybroker.metadata",)),
     ("Logs and replicas", ("pybroker.replication", "pybroker.server.scheduler")),
     ("Groups", ("pybroker.groups",)),
+    ("Transactions", ("pybroker.transactions",)),
     ("Connections, logins, TLS", ("pybroker.server.network", "pybroker.security")),
     ("Requests, quotas, metrics", ("pybroker.server", "pybroker.interbroker")),
     ("Spark", ("pybroker.spark",)),

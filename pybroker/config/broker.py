@@ -26,6 +26,7 @@ from .security_settings import (
 )
 from .settings import ConfigError, DescribedConfig, Setting, Source, Synonym, Value, as_text
 from .ssl_settings import SSL, Ssl, ssl_of
+from .transaction_settings import TRANSACTIONS
 from .zookeeper_settings import ZOOKEEPER
 
 CHAPTERS: dict[str, dict[str, Setting]] = {
@@ -41,6 +42,7 @@ CHAPTERS: dict[str, dict[str, Setting]] = {
     "Retention and compaction": RETENTION,
     "Durability": DURABILITY,
     "Consumer groups": GROUPS,
+    "Transactions": TRANSACTIONS,
     "Metrics": METRICS,
     "Tracing": TRACING,
     "Kafka's settings without effect": NO_EFFECT,

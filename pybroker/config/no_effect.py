@@ -17,7 +17,6 @@ KRAFT = "there is no KRaft: brokers use ZooKeeper or an embedded store"
 KERBEROS = "Kerberos is not supported"
 REFRESHED = "the times at which a broker refreshes its token are fixed"
 TIERED = "there is no tiered storage"
-TRANSACTIONS = "transactions are not supported"
 NEXT_GROUPS = "the consumer group protocol of KIP-848 is not supported"
 SHARED = "share groups are not supported"
 METRICS = "metrics are served at metrics.listener"
@@ -177,19 +176,6 @@ NO_EFFECT: Final[dict[str, Setting]] = {
         _at_start("remote.log.storage.manager.class.path", STRING, None),
         _at_start("remote.log.storage.manager.impl.prefix", STRING, "rsm.config."),
         _at_start("remote.log.storage.system.enable", BOOLEAN, "false"),
-    ),
-    **_since(
-        TRANSACTIONS,
-        _at_start("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, "10000", Range(1)),
-        _at_start("transaction.max.timeout.ms", INT, "900000", Range(1)),
-        _running("transaction.partition.verification.enable", BOOLEAN, "true"),
-        _at_start("transaction.remove.expired.transaction.cleanup.interval.ms", INT, "3600000", Range(1)),
-        _at_start("transaction.state.log.load.buffer.size", INT, "5242880", Range(1)),
-        _at_start("transaction.state.log.min.isr", INT, "2", Range(1)),
-        _at_start("transaction.state.log.num.partitions", INT, "50", Range(1)),
-        _at_start("transaction.state.log.replication.factor", SHORT, "3", Range(1)),
-        _at_start("transaction.state.log.segment.bytes", INT, "104857600", Range(1)),
-        _at_start("transactional.id.expiration.ms", INT, "604800000", Range(1)),
     ),
     **_since(
         NEXT_GROUPS,

@@ -19,7 +19,8 @@ DELETED = -2
 """As a leader: the topic is being deleted. As a leader epoch: the replica is deleted."""
 NO_EPOCH = -1
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
 
 class Node(NamedTuple):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
-from pybroker import core
+from pybroker import core, errors
 from pybroker.clock import wall_ms
 from pybroker.config import BrokerConfig
 from pybroker.decisions.group import Cause
@@ -23,8 +23,9 @@ from pybroker.groups.members import Members
 from pybroker.groups.offsets import Offsets
 from pybroker.groups.shard import GroupEntry, Shard
 from pybroker.logs import event
+from pybroker.protocol import messages as m
 from pybroker.state_log.log import StateLog
-from pybroker.state_log.shards import LedPartitions
+from pybroker.state_log.shards import CoordinatedPartitions
 from pybroker.state_log.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def random_uuid() -> object:
     return uuid.uuid4()
 
 
-class Coordinator(LedPartitions[Shard, LoadedGroups]):
+class Coordinator(CoordinatedPartitions[Shard, LoadedGroups]):
     """Coordinates the groups of the partitions that this broker leads."""
 
     topic, keyed = OFFSETS_TOPIC, "group"
@@ -93,6 +94,22 @@ class Coordinator(LedPartitions[Shard, LoadedGroups]):
         if unstable:
             event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         await self.offsets.forget_topics(shard, shard.deleted_topics)
+
+    async def write_marker(self, index: int, marker: m.WriteTxnMarkersRequest.Markers) -> int:
+        """End a producer's transaction in a partition of the offsets topic. Return the error code for the coordinator
+        of the transaction, NONE once the marker is committed."""
+        shard = self._shards.get(index)
+        if shard is None or shard.failed or shard.loading:
+            return errors.NOT_LEADER_OR_FOLLOWER
+        now_ms = self.wall_ms()
+        write = shard.writer.put(
+            lambda _: shard.replica.append_marker(
+                marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result, now_ms
+            ),
+            lambda in_log: None,
+        )
+        error = await write.answered()
+        return errors.NOT_LEADER_OR_FOLLOWER if error == errors.NOT_COORDINATOR else error
 
     def end(self, shard: Shard) -> None:
         self.members.dismiss(shard)

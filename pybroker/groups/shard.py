@@ -17,7 +17,7 @@ from pybroker.decisions.group import Group, State
 from pybroker.decisions.offsets import Committed
 from pybroker.model import TopicPartition
 from pybroker.state_log.log import Pair, StateLog
-from pybroker.state_log.shards import LedPartition
+from pybroker.state_log.shards import CoordinatedPartition
 from pybroker.state_log.writer import Write, Writer
 
 
@@ -48,7 +48,7 @@ class GroupEntry:
         return list(dict.fromkeys([*self.offsets, *sorted(self.unstable), *self.moving]))
 
 
-class Shard(LedPartition):
+class Shard(CoordinatedPartition):
     """The groups of one partition, under one leader epoch."""
 
     def __init__(self, index: int, replica: StateLog, writer: Writer) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pybroker import errors
 from pybroker.config import BrokerConfig, TopicConfig
 from pybroker.decisions import topics as rules
-from pybroker.decisions.image import INTERNAL_TOPICS, OFFSETS_TOPIC, LiveBroker
+from pybroker.decisions.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, LiveBroker
 from pybroker.decisions.placement import place, place_in_racks
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
@@ -27,14 +27,9 @@ class NewTopic(NamedTuple):
     config: Mapping[str, str | None] = {}
 
 
-def mentioned_topic(name: str, offsets: Callable[[], NewTopic]) -> NewTopic:
-    """The topic to create automatically: the offsets topic, or one with the broker's defaults. Raises
-    INVALID_TOPIC_EXCEPTION for another internal topic, which the defaults would not suit."""
-    if name == OFFSETS_TOPIC:
-        return offsets()
-    if name in INTERNAL_TOPICS:
-        raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
-    return NewTopic(name)
+def mentioned_topic(name: str, internal: Mapping[str, Callable[[], NewTopic]]) -> NewTopic:
+    """The topic to create automatically: an internal one with its own settings, or one with the broker's defaults."""
+    return internal[name]() if name in internal else NewTopic(name)
 
 
 def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
@@ -45,6 +40,20 @@ def offsets_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
         "segment.bytes": str(config["offsets.topic.segment.bytes"]),
     }
     return NewTopic(OFFSETS_TOPIC, config["offsets.topic.num.partitions"], replication_factor, config=own)
+
+
+def transaction_topic(config: BrokerConfig, replication_factor: int) -> NewTopic:
+    """The topic of transactional ids with the settings of `transaction.state.log.*`. A decision must not be lost: no
+    replica out of sync becomes its leader."""
+    own = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(min(config["transaction.state.log.min.isr"], replication_factor)),
+        "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
+        "unclean.leader.election.enable": "false",
+    }
+    count = config["transaction.state.log.num.partitions"]
+    return NewTopic(TRANSACTION_TOPIC, count, replication_factor, config=own)
 
 
 class Planned(NamedTuple):

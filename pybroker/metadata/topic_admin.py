@@ -34,7 +34,7 @@ from pybroker.coordination.store import (
     StoreError,
 )
 from pybroker.decisions import topics as rules
-from pybroker.decisions.image import Image, PartitionState, TopicImage
+from pybroker.decisions.image import OFFSETS_TOPIC, TRANSACTION_TOPIC, Image, PartitionState, TopicImage
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.decisions.reassignment import is_under_way
 from pybroker.decisions.topics import Topic
@@ -42,8 +42,16 @@ from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
 from pybroker.metadata.controllership import Fence, unwritable, write
 from pybroker.metadata.mentioned import Mentioned
-from pybroker.metadata.planning import NewTopic, Planned, Planner, mentioned_topic, offsets_topic
+from pybroker.metadata.planning import (
+    NewTopic,
+    Planned,
+    Planner,
+    mentioned_topic,
+    offsets_topic,
+    transaction_topic,
+)
 from pybroker.metadata.slow_changes import SILENT
+from pybroker.model import TopicPartition
 
 OFFSETS_REPLICAS = 3
 """Kafka's default. With fewer brokers the topic is not created, or all groups would depend on one of them (KIP-115)."""
@@ -153,7 +161,8 @@ class TopicAdmin:
 
     def _plan_mentioned(self, name: str) -> Topic:
         """The topic to create automatically; existing names and those being created are in use. Raises KafkaError."""
-        new = mentioned_topic(name, self.offsets_topic)
+        internal = {OFFSETS_TOPIC: self.offsets_topic, TRANSACTION_TOPIC: self.transaction_topic}
+        new = mentioned_topic(name, internal)
         return self._plan(new, [*self._metadata.image.by_name, *self._mentioned.making])
 
     def offsets_topic(self) -> NewTopic:
@@ -161,6 +170,21 @@ class TopicAdmin:
         setting = "offsets.topic.replication.factor"
         factor = self._config[setting] if self._config.is_set(setting) else OFFSETS_REPLICAS
         return offsets_topic(self._config, factor if self._unmade is None else 1)
+
+    def transaction_topic(self) -> NewTopic:
+        """The topic of transactional ids with this cluster's settings."""
+        factor = self._config["transaction.state.log.replication.factor"]
+        return transaction_topic(self._config, factor if self._unmade is None else 1)
+
+    async def has_partition(self, key: TopicPartition) -> bool:
+        """True if the store has a partition, whatever this broker's metadata says. Raises KAFKA_STORAGE_ERROR."""
+        found = await self._read(nodes.topic(key.topic))
+        if found is None:
+            return False
+        try:
+            return key.partition < len(nodes.load_topic(found[0]).replicas)
+        except StoreDamaged as problem:
+            raise KafkaError(errors.KAFKA_STORAGE_ERROR, f"topic {key.topic} cannot be read: {problem}") from problem
 
     async def delete(self, name: str, topic_id: bytes) -> Topic:
         """Delete a topic, if it has this id. Raises UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, REQUEST_TIMED_OUT,

@@ -70,6 +70,10 @@ _ADVERTISED: Final = (
     ("DeleteRecords", 0, 2),
     ("InitProducerId", 0, 5),
     ("OffsetForLeaderEpoch", 2, 4),
+    ("AddPartitionsToTxn", 0, 5),
+    ("AddOffsetsToTxn", 0, 4),
+    ("EndTxn", 0, 5),
+    ("WriteTxnMarkers", 1, 1),
     ("DescribeAcls", 1, 3),
     ("CreateAcls", 1, 3),
     ("DeleteAcls", 1, 3),
@@ -96,6 +100,8 @@ _ADVERTISED: Final = (
     ("AlterPartition", 2, 3),
     ("DescribeCluster", 0, 2),
     ("DescribeProducers", 0, 0),
+    ("DescribeTransactions", 0, 0),
+    ("ListTransactions", 0, 1),
     ("AllocateProducerIds", 0, 0),
 )
 

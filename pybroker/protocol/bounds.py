@@ -103,7 +103,9 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "CreateAcls": Bound(RESOURCES, 200, (_cut("creations", "results"),)),
     "DeleteAcls": Bound(RESOURCES, 20, (_cut("filters", "filter_results"),)),
     "AlterClientQuotas": Bound(NAMES, 200, (_cut("entries", "entries"),)),
+    "DescribeTransactions": Bound(NAMES, 200, (_cut("transactional_ids", "transaction_states"),), reads=True),
     # Requests that are executed as a whole.
+    "AddPartitionsToTxn": Bound(PARTITIONS, 1_000),
     "Fetch": Bound(PARTITIONS, 1_000, reads=True),
     "SyncGroup": Bound(NAMES, 1_000),
     "DescribeLogDirs": Bound(PARTITIONS, 1_000, reads=True),
@@ -115,6 +117,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "StopReplica": Bound(ELEMENTS_MAX, 1_000),
     "UpdateMetadata": Bound(ELEMENTS_MAX, 1_000),
     "AlterPartition": Bound(ELEMENTS_MAX, 1_000),
+    "WriteTxnMarkers": Bound(PARTITIONS, 1_000, (_cut("markers", "markers"),)),
 }
 """The bounds by API name. APIs with few elements, such as JoinGroup's protocols, use `OTHERS`."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import struct
 from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -17,7 +18,8 @@ from pybroker.replication.disks.logdirs import LogDir
 from pybroker.replication.validation import RecordRules
 
 NEVER = (1 << 63) - 1
-ACKS_UNSAID = -2
+ACKS_ALL, ACKS_UNSAID = -1, -2
+TRANSACTIONAL, CONTROL = 0x10, 0x20
 LEADER, FOLLOWER = "leader", "follower"
 """Kinds of roles. Appends go to leaders, and so do reads, except those of a consumer in a follower's rack."""
 
@@ -244,6 +246,34 @@ class Replica:
             appended = await self.at_disk(self._write, records, now_ms, leader_epoch, acks)
         if self._waiters:
             self.tell()
+        return appended
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+    ) -> core.Appended:
+        """Append the marker that ends a producer's transaction, and notify waiting requests. Raises as `append`,
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        if self._appending is None:
+            self._appending = asyncio.Lock()
+        async with self._appending:
+            appended = await self.at_disk(
+                self._write_marker, producer_id, producer_epoch, coordinator_epoch, commit, now_ms
+            )
+        if self._waiters:
+            self.tell()
+        return appended
+
+    def _write_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+    ) -> core.Appended:
+        log = self.partition()
+        key, value = struct.pack(">hh", 0, commit), struct.pack(">hi", 0, coordinator_epoch)
+        batch = core.build_batch(
+            [(now_ms, key, value, ())], attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id,
+            producer_epoch=producer_epoch, base_sequence=-1,
+        )  # fmt: skip
+        appended = log.append(batch, now_ms=now_ms, internal=True, acks=ACKS_ALL)
+        self._flush_if_due(log)
         return appended
 
     def _write(self, records: Buffer, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:

@@ -196,6 +196,7 @@ class Broker:
             replicas=replicas,
             entities=self.entities,
             groups=groups,
+            workers=workers,
             sockets=sockets,
             member=place,
             lines=place.lines,
@@ -265,6 +266,8 @@ class Broker:
         other leaders. Set `disks_failed` if no log dir is left or the store was removed."""
         if self.groups is not None:
             self.groups.resign_failed()
+        if self._control is not None:
+            self._control.transactions.resign_failed()
         if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
         if self._control is not None and any(log_dir.failure for log_dir in self._dirs):
@@ -290,6 +293,8 @@ class Broker:
             workers=workers,
             groups=groups,
             locator=control.locator,
+            transactions=control.transactions,
+            transaction_locator=control.transaction_locator,
             configs=control.configs,
             entities=self.entities,
             authorization=self._authorization,
@@ -413,8 +418,7 @@ class Broker:
         if self._sockets is not None and self._fetch is not None:
             self._sockets.stop_accepting()
             self._fetch.release()
-            if self.groups is not None:
-                self.groups.resign_all()
+            self._resign_coordinators()
             await self._sockets.close(FINISH_SECONDS)
         if self._place is not None:
             await self._place.leave()
@@ -427,6 +431,12 @@ class Broker:
             self.replicas = None
         await self._release()
 
+    def _resign_coordinators(self) -> None:
+        if self.groups is not None:
+            self.groups.resign_all()
+        if self._control is not None:
+            self._control.transactions.resign_all()
+
     async def abort(self) -> None:
         """End like SIGKILL: answer no request, flush nothing, and do not mark the stop as clean."""
         if self._exporter is not None:
@@ -434,8 +444,7 @@ class Broker:
         if self._sockets is not None:
             self._sockets.abandon()
             await self._sockets.close(0)
-        if self.groups is not None:
-            self.groups.resign_all()
+        self._resign_coordinators()
         if self._place is not None:
             await self._place.leave()
         if self._scheduler is not None:

@@ -9,6 +9,9 @@ from pybroker import core
 from pybroker.errors import CORRUPT_MESSAGE
 from pybroker.model import TopicPartition
 
+ACKS_ALL, ACKS_UNSAID = -1, -2
+"""Requirements of an append: enough replicas in sync, or none."""
+
 Pair = tuple[bytes, bytes | None]
 """The key and the value of a record."""
 
@@ -24,8 +27,15 @@ class StateLog(Protocol):
     def pass_by(self, offset: int) -> int:
         """The first offset after the damage that a read found at `offset`. Raises core.LogError, OSError."""
 
-    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
-        """Append one batch in a leader epoch. Raises KafkaError, core.LogError, OSError."""
+    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:
+        """Append one batch in a leader epoch; with `acks` -1 only if enough replicas are in sync. Raises KafkaError,
+        core.LogError, OSError."""
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+    ) -> core.Appended:
+        """Append the marker that ends a producer's transaction. Raises as `append`, INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED."""
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
         """Wait until the high watermark reaches `offset`, in this leader epoch. Raises NOT_ENOUGH_REPLICAS_AFTER_APPEND

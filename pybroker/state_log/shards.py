@@ -21,7 +21,7 @@ from pybroker import errors
 from pybroker.config.settings import shown
 from pybroker.errors import KafkaError
 from pybroker.retries import keep_up
-from pybroker.state_log.log import StateLog
+from pybroker.state_log.log import ACKS_UNSAID, StateLog
 from pybroker.state_log.placement import partition_of
 from pybroker.state_log.writer import Writer
 
@@ -29,7 +29,7 @@ LOAD_AGAIN_S = 0.1
 LOAD_AGAIN_S_MAX = 10.0
 
 
-class LedPartition:
+class CoordinatedPartition:
     """The state in one partition, under one leader epoch."""
 
     def __init__(self, index: int, replica: StateLog, writer: Writer) -> None:
@@ -54,11 +54,11 @@ class LedPartition:
             raise KafkaError(errors.COORDINATOR_LOAD_IN_PROGRESS, f"{self.replica.key} is being read")
 
 
-S = TypeVar("S", bound=LedPartition)
+S = TypeVar("S", bound=CoordinatedPartition)
 L = TypeVar("L")
 
 
-class LedPartitions(ABC, Generic[S, L]):
+class CoordinatedPartitions(ABC, Generic[S, L]):
     """Leads and resigns partitions of one topic. `L` is the state that is read from a log.
 
     `partitions`: the partition count of the topic, 0 while unknown."""
@@ -68,7 +68,11 @@ class LedPartitions(ABC, Generic[S, L]):
     keyed: str
     """The name of the keys by which the state is spread over the partitions: group."""
 
-    def __init__(self, workers: Executor, codec: int, write_timeout_s: float, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, workers: Executor, codec: int, write_timeout_s: float, wall_ms: Callable[[], int], acks: int = ACKS_UNSAID
+    ) -> None:
+        """`codec`, `acks`: of the batches that are written; see Writer."""
+        self._acks = acks
         self.wall_ms = wall_ms
         self.partitions = 0
         self._workers = workers
@@ -141,7 +145,7 @@ class LedPartitions(ABC, Generic[S, L]):
 
     def _shard(self, index: int, replica: StateLog) -> S:
         leader_epoch, lost = self._epochs[index], partial(self._log_lost, index)
-        writer = Writer(replica, leader_epoch, self._codec, self._write_timeout_s, self.wall_ms, lost)
+        writer = Writer(replica, leader_epoch, self._codec, self._write_timeout_s, self.wall_ms, lost, self._acks)
         return self.new_shard(index, replica, writer)
 
     async def _load(self, shard: S) -> None:

@@ -15,24 +15,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Final
 
 from pybroker import core, errors
 from pybroker.errors import KafkaError
 from pybroker.protocol.compression import compress
-from pybroker.state_log.log import Pair, StateLog
+from pybroker.state_log.log import ACKS_UNSAID, Pair, StateLog
+
+Append = Callable[[int], Awaitable[core.Appended]]
+"""Appends a batch in a leader epoch. Raises KafkaError, core.LogError, OSError."""
 
 
 class Write:
     """One pending batch. `answer` is the log's error for the request, or NONE."""
 
-    __slots__ = ("answer", "batch", "in_log", "now_ms", "settled", "timer")
+    __slots__ = ("answer", "append", "in_log", "settled", "timer")
 
-    def __init__(self, batch: bytes, now_ms: int, settled: Callable[[bool], None], answer: asyncio.Future[int]) -> None:
-        self.batch = batch
-        self.now_ms = now_ms
+    def __init__(self, append: Append, settled: Callable[[bool], None], answer: asyncio.Future[int]) -> None:
+        self.append = append
         self.settled = settled
         self.answer = answer
         self.in_log = False
@@ -61,8 +63,11 @@ class Writer:
         timeout_s: float,
         wall_ms: Callable[[], int],
         lost: Callable[[str], None],
+        acks: int = ACKS_UNSAID,
     ) -> None:
-        """`lost` is called with the reason if the outcome of writes can no longer be known from the log."""
+        """`lost` is called with the reason if the outcome of writes can no longer be known from the log. `acks` -1:
+        refuse writes while too few replicas are in sync."""
+        self._acks = acks
         self._replica = replica
         self._leader_epoch = leader_epoch
         self._news = asyncio.Event()  # set by a new leader epoch, or by `close`
@@ -84,8 +89,11 @@ class Writer:
         batch = core.build_batch(
             [(now_ms, key, value, ()) for key, value in pairs], attributes=self._codec, compress=squeeze
         )
-        loop = asyncio.get_running_loop()
-        write = Write(batch, now_ms, settled, loop.create_future())
+        return self.put(lambda epoch: self._replica.append(batch, now_ms, epoch, self._acks), settled)
+
+    def put(self, append: Append, settled: Callable[[bool], None]) -> Write:
+        """Append a batch in its turn, as `write` does."""
+        write = Write(append, settled, asyncio.get_running_loop().create_future())
         if self._closed:
             write.tell(errors.NOT_COORDINATOR)
             return write
@@ -93,6 +101,11 @@ class Writer:
         if self._appending is None:
             self._appending = self._start(self._append())
         return write
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch in which it appends."""
+        return self._leader_epoch
 
     def _start(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -127,7 +140,7 @@ class Writer:
             write, epoch = self._queued[0], self._leader_epoch
             self._news.clear()
             try:
-                appended = await self._replica.append(write.batch, write.now_ms, epoch)
+                appended = await write.append(epoch)
             except (KafkaError, core.LogError) as problem:
                 error = problem.code
                 if error == errors.FENCED_LEADER_EPOCH and await self._hears_of_an_epoch():

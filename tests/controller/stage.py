@@ -139,9 +139,9 @@ class Stage:
     def _control(self, broker_id: int) -> ControlPlane:
         return ControlPlane(
             broker_id=broker_id, config=self.config, metadata=self.metadata, replicas=self.replicas,
-            entities=self.entities, groups=self.groups(), sockets=None, member=self,
+            entities=self.entities, groups=self.groups(), workers=None, sockets=None, member=self,
             lines=self, random=self.random, is_native=False, on_settings=self._hear, wall_ms=self.wall_ms,
-        )  # fmt: skip
+        )  # type: ignore[arg-type]  # fmt: skip
 
     def groups(self) -> Coordinator:
         return Coordinator(self.config, None)  # type: ignore[arg-type]

@@ -35,7 +35,6 @@ async def test_what_cannot_be_is_refused_at_once(members: tuple[Member, Member])
     topics.auto_create("a.b")
     assert topics.is_creating("a.b") and refused(topics, "a_b") == errors.INVALID_TOPIC_EXCEPTION
     topics.auto_create("a.b")
-    assert refused(topics, "__transaction_state") == errors.INVALID_TOPIC_EXCEPTION
     await eventually("it is written", lambda: written(one, "a.b"))
 
 

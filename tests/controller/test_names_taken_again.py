@@ -11,7 +11,7 @@ import pytest
 from pybroker import errors
 from pybroker.coordination.memory import Fate, MemorySession
 from pybroker.coordination.store import Create, Op, SessionState
-from pybroker.decisions.image import LiveBroker, PartitionState
+from pybroker.decisions.image import OFFSETS_TOPIC, LiveBroker, PartitionState
 from pybroker.decisions.metadata_cache import MetadataCache, TopicStates, UpdateMetadata
 from pybroker.errors import KafkaError
 from pybroker.metadata import nodes
@@ -215,7 +215,7 @@ class Groups:
     """A coordinator that only records the topics whose offsets it forgot."""
 
     def __init__(self) -> None:
-        self.partitions = 0
+        self.topic, self.partitions = OFFSETS_TOPIC, 0
         self.forgotten: list[str] = []
 
     async def forget_topic(self, name: str) -> None:

@@ -43,7 +43,9 @@ class Log:
     def pass_by(self, offset: int) -> int:
         raise AssertionError(f"{offset} is damaged")
 
-    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int = -1) -> core.Appended:
+    async def append(
+        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2
+    ) -> core.Appended:
         return self._log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
@@ -85,11 +87,13 @@ class Replicated(Log):
     def offline(self) -> bool:
         return False
 
-    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int = -1) -> core.Appended:
+    async def append(
+        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2
+    ) -> core.Appended:
         await self.appending.wait()
         if self.refuses is not None:
             raise KafkaError(self.refuses, "the test says no")
-        return await super().append(records, now_ms, leader_epoch)
+        return await super().append(records, now_ms, leader_epoch, acks)
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
         async with self._moved:

@@ -188,7 +188,7 @@ async def test_a_log_that_takes_nothing_is_told_to_the_client(bench: Bench, monk
     await bench.lead(bench.groups)
     log = bench.logs[partition_of("g", 4)]
 
-    def full(records: core.Bytes, now_ms: int, leader_epoch: int) -> core.Appended:
+    def full(records: core.Bytes, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:
         raise core.LogError(errors.KAFKA_STORAGE_ERROR, "no space left")
 
     monkeypatch.setattr(log, "append", full)

@@ -11,10 +11,7 @@ from tests.java.peers import each_peer
 from tests.protocol.kafka_versions import LISTED
 
 LEFT_OUT = {
-    "transactions are not there yet": [
-        *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
-        *("DescribeTransactions", "ListTransactions"),
-    ],
+    "transactional offset commits are not there yet": ["TxnOffsetCommit"],
     "a KRaft controller's, and features that only those finalize": ["Envelope", "UpdateFeatures"],
     "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     "only KRaft brokers list it; clients fall back to Metadata": ["DescribeTopicPartitions"],
@@ -30,9 +27,17 @@ LEFT_OUT = {
 }
 
 
+SHORTER = {"ListTransactions": 1}
+"""The newest version of APIs that lack one of Kafka 4.1. ListTransactions 2 has a pattern of transactional ids
+(KIP-1152): a client could choose one that Python's regular expressions do not come to an end with."""
+
+
 def test_every_api_of_ours_has_kafkas_versions() -> None:
     """Our APIs have the versions of Kafka 4.1; those between brokers of a ZooKeeper cluster have the newest of 3.9."""
     ours = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
+    for name, newest in SHORTER.items():
+        assert ours[name] == (0, newest)
+        ours[name] = (0, newest + 1)
     theirs = {listed.name: listed.kafka411 for listed in LISTED.values() if listed.kafka411 and listed.name in ours}
     between = {listed.name: listed.kafka391 for listed in LISTED.values() if listed.name in ours.keys() - theirs}
     assert theirs == {name: versions for name, versions in ours.items() if name not in between}

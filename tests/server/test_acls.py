@@ -33,6 +33,7 @@ from tests.server.cast import (
     creation,
 )  # fmt: skip
 from tests.server.denials import TABLE
+from tests.server.denials_of_transactions import TRANSACTIONS
 from tests.server.live import Live, Wire, batch, fetch_fields, produce_data, values
 
 
@@ -155,7 +156,7 @@ async def test_who_may_do_what_is_told(cast: Cast) -> None:
 
 
 async def test_every_version_of_every_api_denies_at_its_level(cast: Cast) -> None:
-    for name, (first, last), fields, is_denied in TABLE:
+    for name, (first, last), fields, is_denied in TABLE + TRANSACTIONS:
         for version in range(first, last + 1):
             answer = await cast.ann.call(name, version, **fields)
             assert is_denied(answer), (name, version, answer)
@@ -167,7 +168,8 @@ async def test_every_api_is_in_the_table_or_everybodys() -> None:
     from pybroker.security.matrix import MATRIX
 
     open_to_all = {api.name for api in SERVED.values() if not MATRIX[api.key].checks}
-    assert {name for name, *_ in TABLE} | open_to_all | {"Metadata"} == {api.name for api in SERVED.values()}
+    in_table = {name for name, *_ in TABLE + TRANSACTIONS}
+    assert in_table | open_to_all | {"Metadata"} == {api.name for api in SERVED.values()}
     assert open_to_all == {
         "ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster", "RenewDelegationToken",
         "ExpireDelegationToken",

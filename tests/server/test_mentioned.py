@@ -25,7 +25,6 @@ async def mention(wire: Wire, *names: str) -> list[int]:
     [
         ("a_b", errors.INVALID_TOPIC_EXCEPTION),
         ("__cluster_metadata", errors.INVALID_TOPIC_EXCEPTION),
-        ("__transaction_state", errors.INVALID_TOPIC_EXCEPTION),
         ("a b", errors.INVALID_TOPIC_EXCEPTION),
     ],
 )

@@ -31,7 +31,8 @@ TransactionLogKey v0 flex none
 TransactionLogValue v0-1 flex 1+
   producer_id:i64, producer_epoch:i16, transaction_timeout_ms:i32, transaction_status:i8,
   transaction_partitions:{topic:str, partition_ids:i32[]}[]?, transaction_last_update_timestamp_ms:i64,
-  transaction_start_timestamp_ms:i64
+  transaction_start_timestamp_ms:i64, previous_producer_id:i64 v1+ tag0=-1, next_producer_id:i64 v1+ tag1=-1,
+  client_transaction_version:i16 v1+ tag2, next_producer_epoch:i16 v1+ tag3=-1
 
 TopicRecord v0 flex 0+
   name:str, topic_id:uuid

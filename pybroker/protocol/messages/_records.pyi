@@ -73,6 +73,10 @@ class TransactionLogValue(Message):
     transaction_partitions: list[TransactionPartitions] | None = None  # {}[]?
     transaction_last_update_timestamp_ms: int = 0  # i64
     transaction_start_timestamp_ms: int = 0  # i64
+    previous_producer_id: int = -1  # i64 v1+ tag0
+    next_producer_id: int = -1  # i64 v1+ tag1
+    client_transaction_version: int = 0  # i16 v1+ tag2
+    next_producer_epoch: int = -1  # i16 v1+ tag3
 
     class TransactionPartitions(Message):
         topic: str = ""  # str

@@ -1,8 +1,8 @@
-"""Guards a group coordinator whose lease has lapsed: it answers NOT_COORDINATOR without a proof that it still is one.
+"""Guards a coordinator whose lease has lapsed: it answers NOT_COORDINATOR without a proof that it still is one.
 
-While no broker reaches ZooKeeper, groups keep working: the followers of their logs prove that no other broker
-coordinates them (`replication/proof.py`). A broker that was replaced gets no proof, and its clients look for another
-coordinator.
+While no broker reaches ZooKeeper, groups and transactions keep working: the followers of their logs prove that no other
+broker coordinates them (`replication/proof.py`). A broker that was replaced gets no proof, and its clients look for
+another coordinator.
 
 A request is executed once there is a proof. An offset commit is executed at once: its followers confirm the commit, so
 success is a proof, and only a refusal needs one.
@@ -11,20 +11,20 @@ success is a proof, and only a refusal needs one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pybroker import errors
 from pybroker.decisions.caller import Call
 from pybroker.errors import KafkaError
-from pybroker.groups.coordinator import Coordinator
 from pybroker.protocol import messages as m
 from pybroker.replication.proof import Proof
 from pybroker.replication.replica import Replica
 from pybroker.server.api.dispatch import A, Answered, AnyHandler, Handler, Q, done
+from pybroker.state_log.log import StateLog
 
 Named = Callable[..., Iterable[str] | None]
-"""Returns the groups that a request names; None means all groups of this coordinator."""
+"""Returns the groups or transactional ids that a request names; None means all of this coordinator."""
 COMMIT = "OffsetCommit"
 
 
@@ -50,7 +50,7 @@ def _deleted(request: m.DeleteGroupsRequest) -> Iterable[str]:
     return request.groups_names
 
 
-NAMED: Mapping[str, Named] = {
+OF_GROUPS: Mapping[str, Named] = {
     COMMIT: _one,
     "OffsetFetch": _fetched,
     "OffsetDelete": _one,
@@ -62,21 +62,39 @@ NAMED: Mapping[str, Named] = {
     "ListGroups": lambda request: None,
     "DeleteGroups": _deleted,
 }
+OF_TRANSACTIONS: Mapping[str, Named] = {
+    "InitProducerId": lambda request: [] if request.transactional_id is None else [request.transactional_id],
+    "AddPartitionsToTxn": lambda request: [
+        request.v3_and_below_transactional_id, *(each.transactional_id for each in request.transactions)
+    ],
+    "AddOffsetsToTxn": lambda request: [request.transactional_id],
+    "EndTxn": lambda request: [request.transactional_id],
+    "DescribeTransactions": lambda request: request.transactional_ids,
+    "ListTransactions": lambda request: None,
+}
+
+
+class Leads(Protocol):
+    """A coordinator on this broker."""
+
+    def logs(self, keys: Iterable[str] | None) -> Sequence[StateLog]:
+        """The logs led here that hold these keys; None means all keys."""
 
 
 class Certain:
-    """Wraps the handlers of group requests."""
+    """Wraps the handlers of requests to one coordinator."""
 
-    def __init__(self, groups: Coordinator, proof: Proof) -> None:
-        self._groups = groups
+    def __init__(self, coordinator: Leads, proof: Proof, named: Mapping[str, Named]) -> None:
+        self._coordinator = coordinator
         self._proof = proof
+        self._named = named
 
     def guard(self, handlers: Mapping[str, AnyHandler]) -> dict[str, AnyHandler]:
-        """Return the handlers by API name, those of group requests guarded."""
-        return {name: self._guarded(name, each) if name in NAMED else each for name, each in handlers.items()}
+        """Return the handlers by API name, those of requests to the coordinator guarded."""
+        return {name: self._guarded(name, each) if name in self._named else each for name, each in handlers.items()}
 
     def _guarded(self, name: str, handler: Handler[Q, A]) -> Handler[Q, A]:
-        named = NAMED[name]
+        named = self._named[name]
         when = self._commit if name == COMMIT else self._when_proven
 
         def by(request: Q, call: Call) -> Answered[A]:
@@ -103,10 +121,10 @@ class Certain:
         return answer
 
     def _logs(self, names: Iterable[str] | None) -> list[tuple[Replica, int]]:
-        """The log of each group with its leader epoch."""
-        return [(log, log.leader_epoch) for log in self._groups.logs(names) if isinstance(log, Replica)]
+        """The log of each key with its leader epoch."""
+        return [(log, log.leader_epoch) for log in self._coordinator.logs(names) if isinstance(log, Replica)]
 
     async def _check(self, logs: Iterable[tuple[Replica, int]]) -> None:
-        """Raise NOT_COORDINATOR if another broker may coordinate one of these groups."""
+        """Raise NOT_COORDINATOR if another broker may coordinate one of these keys."""
         if not all(await asyncio.gather(*(self._proof.found(*log) for log in logs))):
-            raise KafkaError(errors.NOT_COORDINATOR, "another broker may coordinate the group by now")
+            raise KafkaError(errors.NOT_COORDINATOR, "another broker may be the coordinator by now")

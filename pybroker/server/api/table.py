@@ -22,7 +22,7 @@ from pybroker.protocol.apis import SERVED
 from pybroker.replication.proof import Proof
 from pybroker.replication.replicas import Replicas
 from pybroker.server.api.authorization import Authorization
-from pybroker.server.api.certain import Certain
+from pybroker.server.api.certain import OF_GROUPS, OF_TRANSACTIONS, Certain
 from pybroker.server.api.dispatch import AnyHandler, Handler
 from pybroker.server.api.handlers import (
     acls,
@@ -47,18 +47,26 @@ from pybroker.server.api.handlers import (
     records,
     sasl,
     topics,
+    transaction_markers,
+    transactions,
     users,
 )
+from pybroker.state_log.placement import partition_of
+from pybroker.transactions.coordinator import TransactionCoordinator
 
 if TYPE_CHECKING:
     from pybroker.controller.controller import Controller
 
 
 class Locates(Protocol):
-    """Finds the coordinator of a group."""
+    """Finds the coordinator of a group or a transactional id."""
 
-    def locate(self, group_id: str, listener: str) -> Awaitable[Node]:
+    def locate(self, key: str, listener: str) -> Awaitable[Node]:
         """The coordinator, with the address for clients of this listener. Raises COORDINATOR_NOT_AVAILABLE."""
+
+    def leader(self, key: str) -> Awaitable[int]:
+        """The broker that is the coordinator; its topic is created if it does not exist. Raises
+        COORDINATOR_NOT_AVAILABLE."""
 
 
 @dataclass(slots=True)
@@ -75,6 +83,8 @@ class Collaborators:
     workers: Executor
     groups: Coordinator
     locator: Locates
+    transactions: TransactionCoordinator
+    transaction_locator: Locates
     configs: ConfigAdmin
     entities: EntityConfigs
     authorization: Authorization | None
@@ -110,7 +120,9 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, AnyHandler]:
             topics.DeleteTopics(c.admin, c.metadata, c.config["delete.topic.enable"]), topics.delete_failed
         ),
         "DeleteRecords": Handler(records.DeleteRecords(c.replicas, proof), records.failed),
-        "InitProducerId": Handler(producer_ids.InitProducerId(c.draw_producer_id), producer_ids.failed),
+        "InitProducerId": Handler(
+            producer_ids.InitProducerId(c.draw_producer_id, c.transactions), producer_ids.failed
+        ),
         "OffsetForLeaderEpoch": Handler(
             offsets.OffsetForLeaderEpoch(c.replicas, proof), offsets.offset_for_leader_epoch_failed
         ),
@@ -122,8 +134,33 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, AnyHandler]:
         ),
         "DescribeCluster": Handler(cluster.DescribeCluster(c.metadata), cluster.failed),
     }
-    by_name |= Certain(c.groups, proof).guard(group_handlers(c)) | admin_handlers(c) | control_handlers(c)
+    by_name |= Certain(c.groups, proof, OF_GROUPS).guard(group_handlers(c)) | admin_handlers(c) | control_handlers(c)
+    by_name |= transaction_handlers(c)
+    by_name |= Certain(c.transactions, proof, OF_TRANSACTIONS).guard(by_name)
     return {api.key: by_name[api.name] for api in SERVED.values()}
+
+
+def transaction_handlers(c: Collaborators) -> dict[str, AnyHandler]:
+    """The handlers of requests about transactions."""
+    txn, locator, groups = c.transactions, c.locator, c.groups
+
+    async def offsets_partition(group_id: str) -> int:
+        await locator.leader(group_id)
+        return partition_of(group_id, groups.partitions)
+
+    markers = transaction_markers.WriteTxnMarkers(c.replicas, groups.write_marker)
+    return {
+        "AddPartitionsToTxn": Handler(
+            transactions.AddPartitionsToTxn(txn, c.metadata), transactions.add_partitions_failed
+        ),
+        "AddOffsetsToTxn": Handler(
+            transactions.AddOffsetsToTxn(txn, offsets_partition), transactions.add_offsets_failed
+        ),
+        "EndTxn": Handler(transactions.EndTxn(txn), transactions.end_failed),
+        "WriteTxnMarkers": Handler(markers, transaction_markers.failed),
+        "DescribeTransactions": Handler(transactions.DescribeTransactions(txn), transactions.describe_failed),
+        "ListTransactions": Handler(transactions.ListTransactions(txn), transactions.list_failed),
+    }
 
 
 def control_handlers(c: Collaborators) -> dict[str, AnyHandler]:

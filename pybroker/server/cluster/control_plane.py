@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import Executor
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,7 @@ from pybroker.decisions.config_repository import ConfigRepository
 from pybroker.decisions.image import LiveBroker
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
+from pybroker.interbroker.links import BrokerLinks
 from pybroker.metadata import nodes
 from pybroker.metadata.config_admin import ConfigAdmin
 from pybroker.metadata.config_watch import ConfigWatch
@@ -29,19 +31,28 @@ from pybroker.metadata.entities import EntityConfigs
 from pybroker.metadata.producer_ids import ProducerIds
 from pybroker.metadata.topic_admin import TopicAdmin
 from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.manager import ReplicaManager
 from pybroker.replication.opening import Assignments
+from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.retries import keep_up
 from pybroker.server.api.handlers.control import Control, Peers
+from pybroker.server.api.handlers.transaction_markers import WriteTxnMarkers
+from pybroker.server.cluster.coordinator_locator import CoordinatorLocator
 from pybroker.server.cluster.group_locator import GroupLocator
 from pybroker.server.cluster.loopback import Loopback
+from pybroker.transactions.coordinator import TransactionCoordinator
+from pybroker.transactions.markers import MarkerQueues
 
 if TYPE_CHECKING:  # a lone broker has no lines to others
     from pybroker.interbroker.link import Dialled, Link
 
+MARKERS_VERSION = 1
+MARKERS_TIMEOUT_S = 40.0
+"""Longer than the other broker waits for the replicas of a partition."""
 RETRY_S = 1.0
 """Seconds between attempts to write a log dir event to the store."""
 
@@ -93,6 +104,7 @@ class ControlPlane:
         replicas: Replicas,
         entities: EntityConfigs,
         groups: Coordinator,
+        workers: Executor,
         sockets: Sockets | None,
         member: CurrentRegistration,
         lines: Lines | None,
@@ -132,15 +144,23 @@ class ControlPlane:
             unmade=self._unmade if lines is None else None,
         )
         self.locator = GroupLocator(metadata, self.topics, groups, deleted)
-        metadata.watch(self.locator.show)
+        self.ids = ProducerIds(lambda: member.session, broker_id, replicas.highest_producer_id)
+        self._links = BrokerLinks(self._connect)
+        self._write_markers = WriteTxnMarkers(replicas, groups.write_marker)
+        self.markers = MarkerQueues(metadata, self._send_markers, self.topics.has_partition)
+        self.transactions = TransactionCoordinator(config, workers, self.ids.draw, self.markers, wall_ms=wall_ms)
+        self.transaction_locator = CoordinatorLocator(
+            metadata, self.transactions, self.topics.transaction_topic, self.topics.create
+        )
+        for locator in (self.locator, self.transaction_locator):
+            metadata.watch(locator.show)
         self.manager = ReplicaManager(
             broker_id, config, replicas, metadata, self.isr, self._topic_config,
             self._connect, self._dial, self.changes,
             follow_in_core=is_native and lines is not None and lines.are_reached_by_core,
-            on_leadership=self.locator.lead, on_told=on_told, on_failure=self.report_log_dirs, assignments=assignments,
+            on_leadership=self._lead, on_told=on_told, on_failure=self.report_log_dirs, assignments=assignments,
         )  # fmt: skip
         replicas.moves.report_to(self.manager.placements.moved)
-        self.ids = ProducerIds(lambda: member.session, broker_id, replicas.highest_producer_id)
         self.configs = ConfigAdmin(
             lambda: member.session, broker_id, config, self.topic_configs, metadata, self.watch, wall_ms, sockets
         )
@@ -183,11 +203,23 @@ class ControlPlane:
         """Stop fetching and following settings, close the link to the controller, and resign."""
         if self._report is not None:
             self._report.cancel()
+        self.markers.close()
         await self.manager.stop()
         await self.isr.stop()
         await self.resign(STOPS)
         await self.watch.close()
         self.link.end()
+        self._links.close()
+
+    def _lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
+        self.locator.lead(replica, leads, leader_epoch, led_on)
+        self.transaction_locator.lead(replica, leads, leader_epoch, led_on)
+
+    async def _send_markers(self, broker: int, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
+        """Send markers to a broker, this one included. Raises OSError."""
+        if broker == self._broker_id:
+            return await self._write_markers(request)
+        return await self._links.ask(broker, request, MARKERS_VERSION, timeout_s=MARKERS_TIMEOUT_S)
 
     def _settings_changed(self) -> None:
         if self.controller is not None:

@@ -78,10 +78,10 @@ async def test_a_log_start_that_cannot_be_recorded_is_not_raised(desk: Desk) -> 
 
 
 @pytest.mark.parametrize(
-    ("transactional_id", "code"), [(None, 0), ("", errors.INVALID_REQUEST), ("a", errors.UNSUPPORTED_VERSION)]
+    ("transactional_id", "code"), [(None, 0), ("", errors.INVALID_REQUEST), ("a", errors.COORDINATOR_NOT_AVAILABLE)]
 )
 async def test_producer_ids(desk: Desk, transactional_id: str | None, code: int) -> None:
-    """Each request gets another producer id; a transactional id is refused."""
+    """Each request gets another producer id; a transactional id has no coordinator before its topic is there."""
     drawn = []
     for _ in range(2):
         answer = await desk.ask(

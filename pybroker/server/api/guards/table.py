@@ -7,7 +7,7 @@ from pybroker.protocol.apis import SERVED
 from pybroker.security.acls import Operation, ResourceType
 from pybroker.security.matrix import MATRIX, DenialPlace
 from pybroker.server.api.dispatch import AnyHandler
-from pybroker.server.api.guards import cluster, data, delegation_tokens, groups, topics
+from pybroker.server.api.guards import cluster, data, delegation_tokens, groups, topics, transactions
 from pybroker.server.api.guards.auth_helper import AuthHelper, Guarded
 
 AnyGuarded = Guarded[Any, Any]
@@ -56,6 +56,12 @@ GUARDS: Final[Mapping[str, Guard]] = {
         auth, handler, Operation.DELETE, "groups_names", "results"
     ),
     "InitProducerId": cluster.producer_ids,
+    "AddPartitionsToTxn": transactions.added_partitions,
+    "AddOffsetsToTxn": transactions.added_offsets,
+    "EndTxn": transactions.ended,
+    "WriteTxnMarkers": transactions.wrote_markers,
+    "DescribeTransactions": transactions.described,
+    "ListTransactions": transactions.listed,
     "DescribeCluster": cluster.described_cluster,
     "CreateDelegationToken": delegation_tokens.created,
     "DescribeDelegationToken": delegation_tokens.described,
