@@ -34,7 +34,9 @@ from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_off
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
 from pybroker.core.compact.record_filter cimport buffer_reserve, filter_batch, filter_free, filter_learn, filtered_t
 from pybroker.core.compact.replace_segments cimport CHANGED, replace_segments
-from pybroker.core.storage.log.log cimport log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t
+from pybroker.core.storage.log.log cimport (
+    log_note_index, log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t,
+)
 from pybroker.core.storage.producers.producer_state cimport sequence_copy
 from pybroker.core.storage.segment.index cimport TIME_ENTRY
 from pybroker.core.storage.segment.open_files cimport files_drop, indexes_drop
@@ -42,6 +44,7 @@ from pybroker.core.storage.segment.segment cimport (
     segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t, segment_unlink,
     segment_visit, segment_write_indexes,
 )
+from pybroker.core.storage.segment.segment_aborts cimport segment_copy_aborts
 from pybroker.core.storage.segment.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
 
 cdef enum:
@@ -89,6 +92,11 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
         c.source.modified_ms = s.modified_ms
         if load_i32(&s.sealed):
             status = segment_visit(s, &c.source.files)
+        if status == 0 and c.fresh != NULL:
+            status = segment_copy_aborts(s, c.fresh)
+            log_note_index(l, s)
+            if status == 0 and c.fresh.aborts_bad:
+                status = CHANGED     # the next round finds it built again
     unpin(&l.context.reclaim, slot)
     return CHANGED if load_i64(&l.segments_generation) != c.generation else status
 

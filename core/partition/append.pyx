@@ -95,7 +95,7 @@ cdef int append_account(log_t* l, const batch_t* b, change_t* out) noexcept nogi
     out.first = -1
     if b.producer_id >= 0:
         if b.attributes & (TRANSACTIONAL | CONTROL):
-            status = log_reserve_changes(l, CHANGES_MAX)
+            status = log_reserve_changes(l, (b.attributes & CONTROL) != 0)
         if status == 0:
             status = producers_see(&l.producers, b, batch_payload(b), <size_t>batch_payload_size(b), out)
         if status == 0:
@@ -127,7 +127,7 @@ cdef void write_gathered(partition_t* p, gather_t* g, int64_t* end) noexcept nog
         g.checked[i].status = status
     if status == 0:
         if g.transactions:
-            log_note_changes(l, g.changes, g.count)
+            log_note_changes(l, log_active(l), g.changes, g.count)
         watermark_publish_end(p, end[0])
         tally(&l.traffic.batches_in, g.count)
         tally(&l.traffic.records_in, end[0] - g.start)

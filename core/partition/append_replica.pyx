@@ -104,7 +104,7 @@ cdef int write_run(partition_t* p, run_t* g) noexcept nogil:
     if status == 0:
         tally(&p.log.traffic.replication_bytes_in, g.bytes)
         if g.transactions:
-            log_note_changes(p.log, g.changes, g.count)
+            log_note_changes(p.log, log_active(p.log), g.changes, g.count)
         watermark_publish_end(p, g.end)
     else:
         for i in range(g.count - 1, -1, -1):

@@ -11,6 +11,8 @@ import pytest
 from pybroker.core import FutureLog, LogError, Partition, build_batch
 from tests.core.logs import KAFKA_STORAGE_ERROR, NOW, Home, batch, code_of, read_all
 from tests.core.slow_clean import one_round
+from tests.core.test_transactions import end, write
+from tests.core.transactional import ABORT
 from tests.harness import until
 
 SEGMENTED = {"segment.bytes": 4_000, "index.interval.bytes": 200}
@@ -85,6 +87,25 @@ def test_a_log_moves_with_all_that_it_is(tmp_path: Path) -> None:
     assert after.startswith(before) and len(after) > len(before)
     until("the old directory is removed", lambda: not moving.left.exists())
     assert read_all(moving.end()) == after
+    moving.home.crash()
+
+
+def test_the_transaction_index_moves_too(tmp_path: Path) -> None:
+    """Aborted transactions of sealed segments and of the active one are indexed in the new directory as well."""
+    moving = Moving(tmp_path)
+    p = moving.partition
+    for pid in (7, 8):
+        write(p, pid, 0)
+        end(p, pid, ABORT)
+        if pid == 7:
+            p.roll()
+            p.flush()
+    write(p, 9, 0)
+    moving.switch()
+    end(p, 9, ABORT)
+    p.flush()
+    entries = [(moving.to / f"{base:020}.txnindex").read_bytes() for base in (0, 2)]
+    assert [len(data) // 34 for data in entries] == [1, 2]
     moving.home.crash()
 
 

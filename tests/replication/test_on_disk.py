@@ -172,7 +172,7 @@ def test_the_page_names_what_a_broker_makes(life: tuple[BrokerHandle, Watch, Pat
     broker.start()
     broker.stop()
 
-    assert not list(home.rglob("*.txnindex")), "the page says that none is written"
+    assert not list(home.rglob("*.txnindex")), "no transaction was aborted"
     for expected in (
         ".kafka_cleanshutdown", ".lock", "coordination.sqlite-wal", "BASE.log.swap", "BASE.log.cleaned",
         "BASE.log.POSITION.damaged", "coordination.sqlite.MS.damaged", "damage-checkpoint", "BASE.snapshot",

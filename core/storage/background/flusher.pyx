@@ -33,6 +33,7 @@ from pybroker.core.storage.producers.producer_state cimport sequence_save
 from pybroker.core.storage.recovery.producer_snapshots cimport (
     producers_keep, producers_prune, producers_take, producers_write,
 )
+from pybroker.core.storage.recovery.rebuild_aborts cimport rebuild_aborts
 from pybroker.core.storage.recovery.reindex cimport segment_rebuild
 from pybroker.core.storage.segment.open_files cimport files_drop, files_t
 from pybroker.core.storage.segment.segment cimport (
@@ -216,6 +217,9 @@ cdef void repair_indexes(log_t* l) noexcept nogil:
     store_i32(&l.repair, 0)
     for i in range(load_i64(&list.count)):
         s = list.items[i].segment
+        if load_i32(&s.aborts_bad) and load_i32(&s.sealed) and i + 1 < load_i64(&list.count):
+            if rebuild_aborts(l, i, list.items[i + 1].base_offset) != 0:
+                store_i32(&l.repair, 1)
         if is_past(s):
             cas_i32(&s.index_bad, INDEX_DOUBTED, INDEX_GOOD)
         if load_i32(&s.index_bad) == INDEX_GOOD:

@@ -106,6 +106,7 @@ cdef struct log_t:
     sequence_t producers
     transactions_t transactions      # changed under both mutexes, but the high watermark moves it under view_mutex
     bint restoring                   # they are being restored from the log; under view_mutex
+    int32_t has_aborts               # a segment may have aborted transactions: readers look for them
     verifications_t verifications    # under append_mutex
     refusals_t refusals      # refused batches that the clients have to send again; under append_mutex
     epochs_t epochs

@@ -312,6 +312,6 @@ cdef int64_t segment_limit(const segment_t* s, const view_t* v) noexcept nogil:
 
 cdef void log_note_index(log_t* l, const segment_t* s) noexcept nogil:
     """Have the flusher rebuild the indexes of a segment, if a look-up found one bad."""
-    if load_i32(&s.index_bad) and not load_i32(&l.repair):
+    if (load_i32(&s.index_bad) or load_i32(&s.aborts_bad)) and not load_i32(&l.repair):
         store_i32(&l.repair, 1)
         log_wake_flusher(l)

@@ -4,6 +4,8 @@ from libc.stdint cimport int64_t, uint8_t
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log.log cimport log_t
 from pybroker.core.storage.producers.producer_state cimport sequence_t
+from pybroker.core.storage.producers.transactions cimport transactions_t
+from pybroker.core.storage.segment.segment cimport segment_t
 
 cdef enum:
     CHANGES_MAX = 64             # batches that are written by one call
@@ -19,8 +21,10 @@ cdef struct change_t:        # of a transaction, by one batch
 cdef int producers_see(
     sequence_t* s, const batch_t* b, const uint8_t* body, size_t n, change_t* out) noexcept nogil
 
-cdef int log_reserve_changes(log_t* l, int64_t n) noexcept nogil
-cdef int log_note_changes(log_t* l, const change_t* changes, int64_t n) noexcept nogil
+cdef int change_apply(
+    transactions_t* t, segment_t* s, const change_t* change, int64_t high_watermark) noexcept nogil
+cdef int log_reserve_changes(log_t* l, bint ends) noexcept nogil
+cdef int log_note_changes(log_t* l, segment_t* s, const change_t* changes, int64_t n) noexcept nogil
 cdef void log_begin_restore(log_t* l) noexcept nogil
 cdef int log_take_open(log_t* l) noexcept nogil
 cdef void log_end_restore(log_t* l) noexcept nogil

@@ -7,15 +7,21 @@ after it, and before the log's new end is published.
 
 from libc.stdint cimport int64_t, uint8_t
 
+from pybroker.core.base.atomic cimport store_i32
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.batch.batch cimport CONTROL, TRANSACTIONAL, batch_last_offset, batch_t
 from pybroker.core.batch.marker cimport ABORT, NO_MARKER, marker_read, marker_t
+from pybroker.core.storage.log.log cimport log_active, log_t
 from pybroker.core.storage.producers.producer_state cimport (
     producer_t, sequence_find, sequence_marker, sequence_t, sequence_update,
 )
 from pybroker.core.storage.producers.transactions cimport (
-    transactions_begin, transactions_clear, transactions_end, transactions_reserve, transactions_take,
+    transactions_begin, transactions_clear, transactions_end, transactions_first_beside, transactions_reserve,
+    transactions_t, transactions_take,
 )
+from pybroker.core.storage.segment.segment cimport segment_t
+from pybroker.core.storage.segment.segment_aborts cimport segment_add_abort, segment_reserve_aborts
+from pybroker.core.storage.segment.transaction_index cimport aborted_t
 
 
 cdef int producers_see(
@@ -44,29 +50,48 @@ cdef int producers_see(
         (b.attributes & TRANSACTIONAL) != 0)
 
 
-cdef int log_reserve_changes(log_t* l, int64_t n) noexcept nogil:
-    """Reserve memory, so that log_note_changes cannot fail for so many changes. Under the append mutex."""
+cdef int log_reserve_changes(log_t* l, bint ends) noexcept nogil:
+    """Reserve memory, so that log_note_changes cannot fail for CHANGES_MAX batches of the active segment; one of them
+    `ends` a transaction. Under the append mutex."""
     cdef int status
     pthread_mutex_lock(&l.view_mutex)
-    status = transactions_reserve(&l.transactions, n)
+    status = transactions_reserve(&l.transactions, CHANGES_MAX)
     pthread_mutex_unlock(&l.view_mutex)
+    if status == 0 and ends:
+        status = segment_reserve_aborts(log_active(l), CHANGES_MAX)
     return status
 
 
-cdef int log_note_changes(log_t* l, const change_t* changes, int64_t n) noexcept nogil:
-    """Note the transactions that written batches began or ended, in order. Under the append mutex, or alone; the end of
-    these batches is not published yet, so that readers see no change."""
+cdef int change_apply(
+    transactions_t* t, segment_t* s, const change_t* change, int64_t high_watermark) noexcept nogil:
+    """Apply a change to transactions and, if the batch is in segment `s`, to its transaction index."""
+    cdef aborted_t entry
+    cdef int status = 0
+    if change.first < 0:
+        return 0
+    if change.marker < 0:
+        return transactions_begin(t, change.first)
+    if change.aborted and s != NULL:
+        entry.producer_id = change.producer_id
+        entry.first = change.first
+        entry.last = change.marker
+        entry.last_stable = min(transactions_first_beside(t, change.first), change.marker + 1)
+        status = segment_add_abort(s, &entry)
+    return status if status != 0 else transactions_end(t, change.first, change.marker, high_watermark)
+
+
+cdef int log_note_changes(log_t* l, segment_t* s, const change_t* changes, int64_t n) noexcept nogil:
+    """Note the transactions that written batches began or ended, in order. `s`: their segment, whose index lacks them;
+    or NULL. Under the append mutex, or alone; the end of these batches is not published yet, so that readers see no
+    change."""
     cdef int64_t i
     cdef int status = 0
     pthread_mutex_lock(&l.view_mutex)
     for i in range(n):
-        if changes[i].first < 0 or status != 0:
-            continue
-        if changes[i].marker < 0:
-            status = transactions_begin(&l.transactions, changes[i].first)
-        else:
-            status = transactions_end(
-                &l.transactions, changes[i].first, changes[i].marker, l.view.high_watermark)
+        if status == 0:
+            status = change_apply(&l.transactions, s, &changes[i], l.view.high_watermark)
+        if s != NULL and changes[i].first >= 0 and changes[i].marker >= 0 and changes[i].aborted:
+            store_i32(&l.has_aborts, 1)
     pthread_mutex_unlock(&l.view_mutex)
     return status
 

@@ -16,6 +16,7 @@ from pybroker.core.storage.log.log cimport (
     segments_floor, snapshot_t, view_t,
 )
 from pybroker.core.storage.producers.producer_state cimport sequence_save
+from pybroker.core.storage.producers.transactions cimport transactions_first_open
 from pybroker.core.storage.segment.index cimport OFFSET_ENTRY, TIME_ENTRY
 from pybroker.core.storage.segment.segment cimport (
     segment_claim, segment_create, segment_free, segment_new, segment_t, segment_unlink,
@@ -97,6 +98,7 @@ cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
     if status == 0:
         if l.segments != NULL and l.segments.count > 0:
             log_active(l).end_offset = l.view.log_end
+            log_active(l).open_after = transactions_first_open(&l.transactions)
         status = log_add_segment(l, s)
     if status < 0:
         return status

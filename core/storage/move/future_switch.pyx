@@ -44,6 +44,7 @@ from pybroker.core.storage.move.future_log cimport (
 from pybroker.core.storage.recovery.damage cimport damage_copy
 from pybroker.core.storage.segment.open_files cimport files_new
 from pybroker.core.storage.segment.segment cimport INDEX_BAD, segment_free, segment_new, segment_t
+from pybroker.core.storage.segment.segment_aborts cimport segment_copy_aborts, segment_has_aborts
 
 cdef enum:
     REST_BYTES = 1 << 20         # the most that appends wait for
@@ -82,12 +83,12 @@ cdef int copy_rest(future_t* f) noexcept nogil:
     return status
 
 
-cdef segment_t* again(log_t* l, const segment_t* s, const char* directory) noexcept nogil:
-    """A segment with the copied files of another; NULL without memory."""
+cdef segment_t* again(log_t* l, segment_t* s, const char* directory) noexcept nogil:
+    """A segment with the copied files of another; NULL without memory, or if its transaction index cannot be read."""
     cdef segment_t* copy = segment_new(s.fs, directory, s.base_offset)
     if copy == NULL:
         return NULL
-    if damage_copy(s, copy) != 0:
+    if damage_copy(s, copy) != 0 or (not s.sealed and segment_copy_aborts(s, copy) != 0):
         segment_free(copy)
         return NULL
     copy.size = copy.reserved = copy.behind = s.size
@@ -98,6 +99,9 @@ cdef segment_t* again(log_t* l, const segment_t* s, const char* directory) noexc
     copy.modified_ms = s.modified_ms
     copy.since_entry = s.since_entry
     copy.sealed = s.sealed
+    copy.aborts_bad |= load_i32(&s.aborts_bad)
+    copy.aborts_unread = s.sealed and segment_has_aborts(s)
+    copy.open_after = s.open_after
     copy.flushed = s.size if s.sealed else 0
     if load_i32(&s.index_bad):
         copy.index_bad = INDEX_BAD

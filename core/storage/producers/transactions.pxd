@@ -32,4 +32,5 @@ cdef int transactions_begin(transactions_t* t, int64_t first) noexcept nogil
 cdef int transactions_end(transactions_t* t, int64_t first, int64_t marker, int64_t high_watermark) noexcept nogil
 cdef int transactions_take(transactions_t* t, const sequence_t* producers) noexcept nogil
 cdef int64_t transactions_first_open(const transactions_t* t) noexcept nogil
+cdef int64_t transactions_first_beside(const transactions_t* t, int64_t first) noexcept nogil
 cdef int64_t transactions_first_waiting(transactions_t* t, int64_t high_watermark) noexcept nogil

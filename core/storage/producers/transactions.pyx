@@ -140,6 +140,16 @@ cdef int64_t transactions_first_open(const transactions_t* t) noexcept nogil:
     return t.open[t.head].first if t.head < t.tail else NOTHING_OPEN
 
 
+cdef int64_t transactions_first_beside(const transactions_t* t, int64_t first) noexcept nogil:
+    """The first offset of the oldest open transaction that does not begin at `first`, or NOTHING_OPEN."""
+    cdef int64_t i = t.head
+    if i < t.tail and t.open[i].first == first:
+        i += 1
+        while i < t.tail and t.open[i].ended:
+            i += 1
+    return t.open[i].first if i < t.tail else NOTHING_OPEN
+
+
 cdef int64_t transactions_first_waiting(transactions_t* t, int64_t high_watermark) noexcept nogil:
     """The first offset of the oldest transaction whose marker is not below the high watermark, or NOTHING_OPEN. The
     others are forgotten: a high watermark does not go back."""

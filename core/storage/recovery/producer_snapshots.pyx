@@ -9,7 +9,7 @@ nothing since are taken from the newest older snapshot.
 """
 
 from libc.errno cimport EMFILE, ENFILE, ENOMEM, errno
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc, strtoll
 from libc.string cimport strcmp
@@ -21,23 +21,18 @@ from pybroker.core.base.files cimport DIR, closedir, dirent, opendir, readdir
 from pybroker.core.base.vfs cimport (
     P_NONE, P_SEGMENT_READ, P_SNAPSHOT_WRITE, vfs_close, vfs_open, vfs_pread, vfs_replace, vfs_size, vfs_unlink,
 )
-from pybroker.core.batch.batch cimport CONTROL, batch_last_offset, batch_t
-from pybroker.core.batch.marker cimport MARKER_BODY_MAX
+from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.storage.log.log cimport SNAPSHOTS_KEPT, log_t, segments_floor, segments_t, snapshot_t
-from pybroker.core.storage.log.log_transactions cimport (
-    change_t, log_begin_restore, log_note_changes, log_take_open, producers_see,
-)
+from pybroker.core.storage.log.log_transactions cimport log_begin_restore, log_take_open
 from pybroker.core.storage.producers.producer_state cimport (
     PRODUCERS_MAX, SNAPSHOT_ENTRY, SNAPSHOT_HEADER, sequence_adopt, sequence_free, sequence_init, sequence_load,
     sequence_merge, sequence_t,
 )
-from pybroker.core.storage.recovery.damage cimport damage_search
+from pybroker.core.storage.recovery.producer_replay cimport replay_has_marker, replay_log, replay_producers
 from pybroker.core.storage.segment.index cimport entry_t, index_floor_value
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport PATH_BYTES, segment_files, segment_t
-from pybroker.core.storage.segment.segment_search cimport (
-    DAMAGED, NOT_FOUND, search_body, search_header, search_init, search_t, search_to_offset,
-)
+from pybroker.core.storage.segment.segment_search cimport search_header, search_init, search_t, search_to_offset
 
 cdef enum:
     SNAPSHOT_BYTES_MAX = SNAPSHOT_HEADER + SNAPSHOT_ENTRY * 16 * PRODUCERS_MAX
@@ -92,90 +87,6 @@ cdef int read_whole(const log_t* l, int64_t offset, uint8_t** data, size_t* n) n
     return status
 
 
-cdef int see(log_t* l, search_t* w, int64_t position, const batch_t* b, sequence_t* into) noexcept nogil:
-    """Update a producer state with a batch that is in the log; with the log's own state, its transactions too."""
-    cdef uint8_t body[MARKER_BODY_MAX]
-    cdef change_t change
-    cdef size_t n = 0
-    cdef int status = 0
-    if b.producer_id < 0:
-        return 0
-    if b.attributes & CONTROL:
-        status = search_body(w, position, b, body, &n)
-    if status == 0:
-        status = producers_see(into, b, body, n, &change)
-    if status == 0 and into == &l.producers:
-        status = log_note_changes(l, &change, 1)
-    return status
-
-
-cdef int replay_segment(log_t* l, segment_t* s, int64_t* start, int64_t end, sequence_t* into) noexcept nogil:
-    """Replay a segment's batches from the one that holds `start` up to offset `end`; `start` moves with them."""
-    cdef files_t* f
-    cdef search_t w
-    cdef batch_t b
-    cdef int64_t position = 0
-    cdef int status = segment_files(s, &f)
-    if status < 0:
-        return status
-    search_init(&w, s, f, load_i64(&s.size))
-    status = search_to_offset(&w, start[0], &position, &b)
-    if status == DAMAGED:
-        status = search_header(&w, &position, &b)
-    while status == 0 and b.base_offset < end:
-        status = see(l, &w, position, &b, into)
-        if status < 0:
-            return status
-        start[0] = batch_last_offset(&b) + 1
-        position += b.size
-        status = search_header(&w, &position, &b)
-    return 0 if status == NOT_FOUND else status
-
-
-cdef int replay(log_t* l, int64_t start, int64_t end, sequence_t* into) noexcept nogil:
-    """Replay the batches from the one that holds `start` up to offset `end`. No other thread changes the log."""
-    cdef segments_t* list = l.segments
-    cdef segment_t* s
-    cdef int64_t next_base, behind, i = max(<int64_t>0, segments_floor(list, start))
-    cdef int status = 0
-    while i < list.count and list.items[i].base_offset < end:
-        s = list.items[i].segment
-        status = replay_segment(l, s, &start, end, into)
-        if status == CORRUPT_MESSAGE:
-            next_base = list.items[i + 1].base_offset if i + 1 < list.count else end
-            status = damage_search(l, s, next_base, INT64_MAX, False, &behind)
-            if status == 0:
-                status = replay_segment(l, s, &start, end, into)
-        if status != 0:
-            return status
-        i += 1
-    return 0
-
-
-cdef bint has_marker(log_t* l, int64_t start, int64_t end) noexcept nogil:
-    """True if a control batch lies in [start, end), or if that cannot be read."""
-    cdef segments_t* list = l.segments
-    cdef files_t* f
-    cdef search_t w
-    cdef batch_t b
-    cdef int64_t i, position
-    cdef int status = NOT_FOUND
-    for i in range(max(<int64_t>0, segments_floor(list, start)), list.count if start < end else 0):
-        if segment_files(list.items[i].segment, &f) < 0:
-            return True
-        search_init(&w, list.items[i].segment, f, load_i64(&list.items[i].segment.size))
-        position = 0
-        status = search_to_offset(&w, start, &position, &b)
-        while status == 0 and b.base_offset < end:
-            if b.attributes & CONTROL:
-                return True
-            position += b.size
-            status = search_header(&w, &position, &b)
-        if status != NOT_FOUND:
-            return status != 0
-    return False
-
-
 cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil:
     """The offset of a batch about TAIL_BYTES before `offset`, by whole index entries or segments."""
     cdef segments_t* list = l.segments
@@ -209,7 +120,8 @@ cdef int64_t tail_entry(search_t* w, int64_t position) noexcept nogil:
     return w.segment.base_offset
 
 
-cdef int64_t load_newest(const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
+cdef int64_t producers_read(
+    const log_t* l, int64_t first, int64_t at_most, sequence_t* into, bint* torn) noexcept nogil:
     """Load the newest sound snapshot in [first, at_most]. Return its offset, less than `first` if there is none; -1 -
     errno on error. `torn`: a newer one is malformed or unreadable."""
     cdef int64_t offset = newest_snapshot(l, at_most)
@@ -244,9 +156,9 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     log_begin_restore(l)
     sequence_free(&l.producers)
     l.producers.highest_id = highest
-    if l.segments != NULL and l.view.high_watermark < offset and has_marker(l, l.view.high_watermark, offset):
+    if l.segments != NULL and l.view.high_watermark < offset and replay_has_marker(l, l.view.high_watermark, offset):
         at_most = l.view.high_watermark
-    loaded[0] = load_newest(l, first, at_most, &l.producers, torn)
+    loaded[0] = producers_read(l, first, at_most, &l.producers, torn)
     if loaded[0] < -1:
         return <int>(loaded[0] + 1)
     torn[0] |= at_most < offset
@@ -258,7 +170,7 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
     if loaded[0] < 0 or l.producers.count == 0 or l.segments == NULL:
         return 0
     sequence_init(&tail)
-    status = replay(l, producers_tail(l, loaded[0]), loaded[0], &tail)
+    status = replay_producers(l, producers_tail(l, loaded[0]), loaded[0], &tail)
     if status == 0:
         sequence_merge(&l.producers, &tail)
     sequence_free(&tail)
@@ -274,7 +186,7 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
     cdef int status = 0
     producers_prune(l, end)
     sequence_init(&older)
-    loaded = load_newest(l, 0, end, &older, &torn)
+    loaded = producers_read(l, 0, end, &older, &torn)
     if loaded < -1:
         status = <int>(loaded + 1)
     elif loaded >= 0:
@@ -285,17 +197,12 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
     return status
 
 
-cdef int producers_replay(log_t* l, int64_t start, int64_t end) noexcept nogil:
-    """Replay the batches of [start, end)."""
-    return replay(l, start, end, &l.producers)
-
-
 cdef int producers_restore(log_t* l, int64_t end) noexcept nogil:
     """Restore the producer state as of `end`. Under the append mutex. The caller ends the restore."""
     cdef int64_t first = l.segments.items[0].base_offset, loaded = -1
     cdef bint torn
     cdef int status = producers_load(l, first, end, &loaded, &torn)
-    return status if status != 0 else producers_replay(l, max(loaded, first), end)
+    return status if status != 0 else replay_log(l, max(loaded, first), end)
 
 
 cdef int producers_write(log_t* l, snapshot_t* p, bint durable) noexcept nogil:

@@ -12,9 +12,9 @@ from pybroker.core.storage.log.leader_epochs cimport epochs_cut_head, epochs_cut
 from pybroker.core.storage.log.log cimport log_active, log_change, log_publish, log_t, segments_free, view_t
 from pybroker.core.storage.log.log_transactions cimport log_end_restore
 from pybroker.core.storage.log.roll cimport log_roll
-from pybroker.core.storage.recovery.producer_snapshots cimport (
-    producers_adopt, producers_load, producers_replay, producers_tail,
-)
+from pybroker.core.storage.recovery.producer_replay cimport replay_log
+from pybroker.core.storage.recovery.producer_snapshots cimport producers_adopt, producers_load, producers_tail
+from pybroker.core.storage.recovery.rebuild_aborts cimport rebuild_aborts
 from pybroker.core.storage.recovery.recovery_scan cimport find_bytes, scan_from
 from pybroker.core.storage.recovery.recovery_state cimport (
     FAULT_HEAD, FAULT_ORDER, FAULT_TAIL, recovery_fault, recovery_t,
@@ -45,12 +45,12 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
             if status == 0:
                 status = producers_load(l, bases[0], end[0], &loaded, &torn)
             if status == 0 and loaded < end[0] and (torn or l.producers.count):
-                status = producers_replay(l, max(loaded, bases[0]), end[0])
+                status = replay_log(l, max(loaded, bases[0]), end[0])
                 if status == 0 and loaded < 0 and bases[0] > 0:
                     status = producers_adopt(l, end[0])
             elif status == 0 and loaded < end[0]:
                 # No snapshot of the stop: an older version wrote none without producers. Replaying the tail is cheap.
-                status = producers_replay(l, max(loaded, producers_tail(l, end[0])), end[0])
+                status = replay_log(l, max(loaded, producers_tail(l, end[0])), end[0])
             return status
         r.recovery_point = min(r.recovery_point, bases[i])  # the clean-stop marker was wrong: scan this segment
     return scan_from(l, bases, n, i, r, end)
@@ -133,6 +133,8 @@ cdef int log_recover(log_t* l, const int64_t* bases, int64_t n, recovery_t* r) n
     epochs_cut_tail(&l.epochs, end)
     epochs_cut_head(&l.epochs, v.log_start)
     l.recovery_point = min(max(r.recovery_point, v.log_start), end) if not r.clean else end
-    if n == 0 or log_active(l).base_offset + INT32_MAX < end:
+    if n > 0 and log_active(l).aborts_bad:
+        status = rebuild_aborts(l, l.segments.count - 1, end)
+    if status == 0 and (n == 0 or log_active(l).base_offset + INT32_MAX < end):
         status = log_roll(l)
     return status

@@ -16,14 +16,14 @@ from pybroker.core.storage.log.leader_epochs cimport epochs_assign, epochs_cut_t
 from pybroker.core.storage.log.log cimport log_active, log_add_segment, log_t
 from pybroker.core.storage.log.log_transactions cimport change_t, log_note_changes, producers_see
 from pybroker.core.storage.recovery.damage cimport damage_keep_aside, damage_mark
-from pybroker.core.storage.recovery.producer_snapshots cimport (
-    producers_adopt, producers_load, producers_replay,
-)
+from pybroker.core.storage.recovery.producer_replay cimport replay_log
+from pybroker.core.storage.recovery.producer_snapshots cimport producers_adopt, producers_load
 from pybroker.core.storage.recovery.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
 from pybroker.core.storage.recovery.reindex cimport forget_indexes
 from pybroker.core.storage.segment.segment cimport (
     segment_cut, segment_free, segment_new, segment_note, segment_open, segment_seal, segment_t, segment_unlink,
 )
+from pybroker.core.storage.segment.segment_aborts cimport segment_forget_aborts
 from pybroker.core.storage.segment.segment_scan cimport (
     scan_accept, scan_batch, scan_behind, scan_body, scan_file, scan_free, scan_init, scan_leave, scan_t, scan_tail,
 )
@@ -80,7 +80,7 @@ cdef int look_behind(
     return status
 
 
-cdef int see(log_t* l, scan_t* c, int64_t position, const batch_t* b) noexcept nogil:
+cdef int see(log_t* l, scan_t* c, segment_t* s, int64_t position, const batch_t* b) noexcept nogil:
     """Update the producers and transactions with a sound batch."""
     cdef uint8_t body[MARKER_BODY_MAX]
     cdef change_t change
@@ -90,7 +90,7 @@ cdef int see(log_t* l, scan_t* c, int64_t position, const batch_t* b) noexcept n
         status = scan_body(c, position, b, body, &n)
     if status == 0:
         status = producers_see(&l.producers, b, body, n, &change)
-    return status if status != 0 else log_note_changes(l, &change, 1)
+    return status if status != 0 else log_note_changes(l, s, &change, 1)
 
 
 cdef int scan_segment(
@@ -98,7 +98,7 @@ cdef int scan_segment(
     """Check a segment and build its indexes, up to where no sound batch follows; bad spots before that are marked."""
     cdef batch_t b
     cdef spot_t spot
-    cdef int status = 0
+    cdef int status = segment_forget_aborts(s)
     scan_file(c, s.files.fd, s.size, s.base_offset)
     c.next_base = next_base
     c.next_epoch = next_epoch
@@ -119,7 +119,7 @@ cdef int scan_segment(
         if status == 0 and b.leader_epoch >= 0:
             status = epochs_assign(&l.epochs, b.leader_epoch, b.base_offset)
         if status == 0 and b.producer_id >= 0:
-            status = see(l, c, position[0], &b)
+            status = see(l, c, s, position[0], &b)
         position[0] += b.size
         scan_accept(c, &b)
     return 0 if status == NOT_FOUND else status
@@ -280,7 +280,7 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     cdef int64_t loaded = -1
     cdef int status = producers_load(l, bases[0], bases[i], &loaded, &torn)
     if status == 0 and i > 0 and loaded < bases[i]:
-        status = producers_replay(l, max(loaded, bases[0]), bases[i])
+        status = replay_log(l, max(loaded, bases[0]), bases[i])
     if status != 0:
         return status
     epochs_cut_tail(&l.epochs, bases[i])  # taken from the batches: the file may be from before a truncation

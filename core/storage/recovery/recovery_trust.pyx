@@ -18,7 +18,9 @@ from pybroker.core.storage.segment.open_files cimport files_drop, files_t
 from pybroker.core.storage.segment.segment cimport (
     UNKNOWN, segment_files, segment_free, segment_new, segment_open, segment_t, segment_times,
 )
+from pybroker.core.storage.segment.segment_aborts cimport segment_aborts, segment_look_for_aborts
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND, search_init, search_t, search_to_last
+from pybroker.core.storage.segment.transaction_index cimport aborts_t
 
 
 cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
@@ -36,6 +38,12 @@ cdef int end_of(segment_t* s, int64_t* end) noexcept nogil:
     if status == 0:
         end[0] = batch_last_offset(&b) + 1
     return 0 if status == NOT_FOUND else status
+
+
+cdef int look_for_aborts(log_t* l, segment_t* s) noexcept nogil:
+    cdef int status = segment_look_for_aborts(s)
+    l.has_aborts |= s.aborts_unread
+    return status
 
 
 cdef int64_t reach_before(log_t* l, int64_t next_base) noexcept nogil:
@@ -67,6 +75,8 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
     if status == 0 and (end > next_base or (end < next_base and not r.gaps and next_base > r.log_start)):
         status = recovery_fault(r, FAULT_GAP if end < next_base else FAULT_ORDER, end, next_base)
     if status == 0:
+        status = look_for_aborts(l, s)
+    if status == 0:
         segment_times(s, s.files, &times)  # marks the index as bad if it is missing
         index_free(&times)
         l.repair |= s.index_bad
@@ -85,6 +95,7 @@ cdef int open_sealed(log_t* l, int64_t base, int64_t next_base, recovery_t* r) n
 cdef int open_last(log_t* l, int64_t base, recovery_t* r, int64_t* end) noexcept nogil:
     """List the active segment after a clean stop. CORRUPT_MESSAGE if it does not end with a whole batch."""
     cdef segment_t* s = segment_new(l.context.fs, l.directory, base)
+    cdef aborts_t* aborts = NULL
     cdef int status
     if s == NULL:
         return -ENOMEM
@@ -93,6 +104,11 @@ cdef int open_last(log_t* l, int64_t base, recovery_t* r, int64_t* end) noexcept
         status = load_indexes(s, peek_i64(&l.settings.index_interval_bytes), &r.rebuilt)
     if status == 0:
         status = end_of(s, end)
+    if status == 0:
+        s.end_offset = end[0]
+        status = look_for_aborts(l, s)
+    if status == 0:
+        status = min(segment_aborts(s, &aborts), 0)  # a bad one is built again once the producers are known
     if status == 0:
         s.flushed = s.size
         status = log_add_segment(l, s)

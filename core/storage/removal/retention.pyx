@@ -25,6 +25,7 @@ from pybroker.core.storage.recovery.producer_snapshots cimport producers_settle,
 from pybroker.core.storage.segment.segment cimport (
     INDEX_BAD, PATH_BYTES, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
 )
+from pybroker.core.storage.segment.segment_aborts cimport segment_has_aborts
 
 
 cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil:
@@ -33,6 +34,9 @@ cdef int log_discard_files(log_t* l, segment_t* s) noexcept nogil:
     cdef int64_t delay_ms = peek_i64(&l.settings.file_delete_delay_ms)
     if delay_ms <= 0 or segment_rename(s, "", ".deleted") < 0:
         return segment_unlink(s, "")
+    if segment_has_aborts(s):
+        segment_path(s, ".txnindex.deleted", path)
+        backlog_discard(&l.log_dir.backlog, path, False, delay_ms)
     segment_path(s, ".timeindex.deleted", path)
     backlog_discard(&l.log_dir.backlog, path, False, delay_ms)
     segment_path(s, ".index.deleted", path)

@@ -23,12 +23,15 @@ from pybroker.core.storage.recovery.damage cimport damage_cut
 from pybroker.core.storage.recovery.producer_snapshots cimport (
     producers_prune, producers_restore, producers_settle, producers_take,
 )
+from pybroker.core.storage.recovery.rebuild_aborts cimport rebuild_aborts
 from pybroker.core.storage.recovery.reindex cimport segment_reopen, segment_retime
 from pybroker.core.storage.removal.retention cimport log_discard_head, log_replace, log_unlist_head
 from pybroker.core.storage.segment.index cimport index_cut
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport segment_cut, segment_files, segment_free, segment_t, segment_unlink
+from pybroker.core.storage.segment.segment_aborts cimport segment_copy_aborts
 from pybroker.core.storage.segment.segment_search cimport DAMAGED, NOT_FOUND, search_init, search_t, search_to_offset
+from pybroker.core.storage.segment.transaction_index cimport aborts_cut
 
 cdef enum:
     LENT_LOOK_US = 50    # between two checks whether slices are still in use (one system call each)
@@ -51,6 +54,8 @@ cdef int drop_tail(log_t* l, int64_t keep) noexcept nogil:
     cdef segment_t* again = NULL
     cdef int64_t i = l.segments.count - 1
     cdef int status = segment_reopen(l, l.segments.items[keep].segment, &again)
+    if status == 0:
+        status = segment_copy_aborts(l.segments.items[keep].segment, again)
     while status == 0 and i > keep:
         status = segment_unlink(l.segments.items[i].segment, "")
         i -= 1
@@ -89,6 +94,8 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     if status != 0:
         return status
     damage_cut(l, s, position)
+    if s.aborts != NULL:
+        aborts_cut(s.aborts, offset)
     index_cut(&s.indexes.offsets, position, offset - s.base_offset)
     index_cut(&s.indexes.times, offset - s.base_offset, (<int64_t>1) << 62)
     return segment_retime(s)
@@ -134,6 +141,8 @@ cdef int truncate_locked(log_t* l, int64_t offset) noexcept nogil:
         store_i32(&l.offline, 1)
         return KAFKA_STORAGE_ERROR
     note_stable(l)
+    if log_active(l).aborts_bad:  # if this fails, readers of committed records wait for the next start
+        rebuild_aborts(l, l.segments.count - 1, l.view.log_end)
     return 0
 
 

@@ -8,6 +8,7 @@ from pybroker.core.base.vfs cimport vfs_t
 from pybroker.core.storage.segment.index cimport index_t
 from pybroker.core.storage.segment.open_files cimport files_t, indexes_t
 from pybroker.core.storage.segment.spots cimport spots_t
+from pybroker.core.storage.segment.transaction_index cimport aborts_t
 
 cdef enum:
     PATH_BYTES = 4096
@@ -43,6 +44,10 @@ cdef struct segment_t:
     int32_t index_bad
     files_t* doubted             # the files of the look-up that found a bad entry; only compared with `files`
     spots_t* spots               # NULL: no damage is known
+    aborts_t* aborts             # its transaction index; NULL: empty, or not read yet
+    int32_t aborts_unread        # its file was not read yet
+    int32_t aborts_bad           # rebuild it
+    int64_t open_after           # of a segment that was rolled: the oldest transaction open then began here; 0 unknown
     int64_t followed             # the number of the move that copies it from its start; 0: none, or it was cut since
 
 cdef enum:

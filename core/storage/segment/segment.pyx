@@ -1,6 +1,7 @@
-"""One data file of a log and its two indexes.
+"""One data file of a log and its indexes.
 
-    <base offset, 20 digits>.log   record batches back to back, nothing else (see index.pyx for the other two)
+    <base offset, 20 digits>.log   record batches back to back, nothing else (see index.pyx for .index and .timeindex,
+                                   transaction_index.pyx for .txnindex)
 
 Appends go through pwritev into space reserved ahead with FALLOC_FL_KEEP_SIZE: the file's size is always the written
 end, Kafka's tools may read a live file, and a full disk is noticed before a byte is written. A sealed segment has no
@@ -31,6 +32,7 @@ from pybroker.core.storage.segment.index cimport (
 from pybroker.core.storage.segment.open_files cimport (
     close_counted, files_drop, files_hold, files_new, files_t, indexes_drop, indexes_t,
 )
+from pybroker.core.storage.segment.transaction_index cimport aborts_free, aborts_write
 
 cdef extern from *:
     """
@@ -71,6 +73,7 @@ cdef void segment_free(void* segment) noexcept nogil:
     if s.files != NULL:
         files_drop(s.files)
     indexes_drop(s.indexes)
+    aborts_free(s.aborts)
     free(s.spots)
     free(s)
 
@@ -334,6 +337,9 @@ cdef int segment_write_indexes(segment_t* s, const char* suffix, bint durable) n
     if status == 0:
         suffixed_path(s, ".timeindex", suffix, path)
         status = index_write(&s.indexes.times, s.fs, path, durable)
+    if status == 0 and s.aborts != NULL:
+        suffixed_path(s, ".txnindex", suffix, path)
+        status = aborts_write(s.aborts, s.fs, path, durable)
     return status
 
 
@@ -417,6 +423,8 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
             status = sync_file(s, P_INDEX_SYNC, ".index")
             if status == 0:
                 status = sync_file(s, P_INDEX_SYNC, ".timeindex")
+        if status == 0 and load_ptr(<void**>&s.aborts) != NULL and s.aborts.count > 0 and not load_i32(&s.aborts_bad):
+            status = sync_file(s, P_INDEX_SYNC, ".txnindex")
     if status == 0:
         store_i64(&s.flushed, size)
     return status
@@ -443,10 +451,10 @@ cdef int segment_rename(segment_t* s, const char* suffix_from, const char* suffi
     """Give the data file and its indexes another suffix; the indexes may be missing. The data file is renamed last."""
     cdef char path[PATH_BYTES]
     cdef char to[PATH_BYTES]
-    cdef const char* kinds[3]
+    cdef const char* kinds[4]
     cdef int k, status = 0
-    kinds[0], kinds[1], kinds[2] = ".timeindex", ".index", ".log"
-    for k in range(3):
+    kinds[0], kinds[1], kinds[2], kinds[3] = ".timeindex", ".index", ".txnindex", ".log"
+    for k in range(4):
         suffixed_path(s, kinds[k], suffix_from, path)
         suffixed_path(s, kinds[k], suffix_to, to)
         status = vfs_rename(s.fs, P_SEGMENT_RENAME, path, to)
@@ -457,10 +465,10 @@ cdef int segment_unlink(segment_t* s, const char* suffix) noexcept nogil:
     """Remove the data file and its indexes. The data file is removed last: after a crash it is still there, or all are
     gone."""
     cdef char path[PATH_BYTES]
-    cdef const char* kinds[3]
+    cdef const char* kinds[4]
     cdef int k, status
-    kinds[0], kinds[1], kinds[2] = ".timeindex", ".index", ".log"
-    for k in range(3):
+    kinds[0], kinds[1], kinds[2], kinds[3] = ".timeindex", ".index", ".txnindex", ".log"
+    for k in range(4):
         suffixed_path(s, kinds[k], suffix, path)
         status = vfs_unlink(s.fs, P_SEGMENT_UNLINK, path)
         if status < 0:
