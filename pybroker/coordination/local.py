@@ -69,7 +69,7 @@ class LocalStore(Store):
             if job.session is None:
                 answer(job.future, result, error)
             else:
-                job.session.answered(job.future, result, error)
+                job.session.answered(job, result, error)
 
 
 def _new_session(tree: AnyTree, events: list[WatchEvent]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .store import AnyFuture, SessionExpired, SessionState, StoreFailed, WatchEvent, tell
+from .store import SessionExpired, SessionState, StoreFailed, WatchEvent, tell
 from .tree_session import StoreJob, TreeSession, answer
 
 if TYPE_CHECKING:
@@ -111,8 +111,9 @@ class LocalSession(TreeSession):
         for watch in self._watches.take(event):
             self._when_there(partial(tell, watch, event, f"a watch failed on {event.type.name} of {event.path}"))
 
-    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
-        self._when_there(lambda: answer(future, result, error))
+    def answered(self, job: StoreJob, result: object, error: Exception | None) -> None:
+        answered = super().answered
+        self._when_there(lambda: answered(job, result, error))
 
     def _when_there(self, what: Callable[[], object]) -> None:
         if self._suspended_ms is None:

@@ -12,6 +12,7 @@ their own clocks and decide when a session loses its connection:
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 from pybroker.clock import boot_ms, wall_ms
 
@@ -82,19 +83,14 @@ class MemorySession(LocalSession):
         done.set_result(None)
         return done
 
-    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
-        if future is self._lost:
+    def answered(self, job: StoreJob, result: object, error: Exception | None) -> None:
+        if job.future is self._lost:
             self._when_there(self.disconnect)
         else:
-            super().answered(future, result, error)
+            super().answered(job, result, error)
 
-    def _submit(
-        self,
-        work: Work,
-        check: Callable[[], object],
-        watch: Hear | None = None,
-    ) -> AnyFuture:
-        future = super()._submit(work, check, watch)
+    def _submit(self, work: Work, check: Callable[[Any], object], what: object, watch: Hear | None = None) -> AnyFuture:
+        future = super()._submit(work, check, what, watch)
         self._unanswered[future] = None
         future.add_done_callback(lambda _: self._unanswered.pop(future, None))
         return future

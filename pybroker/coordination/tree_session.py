@@ -1,9 +1,10 @@
 """A session whose operations are work on a tree of nodes (tree.py), done and answered elsewhere."""
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from .node_tree import NodeTree
 from .store import (
@@ -31,8 +32,6 @@ from .store import (
 from .tree import Tree
 from .watches import CHILD, DATA, EXIST, Watches
 
-T = TypeVar("T")
-
 AnyTree = Tree | NodeTree
 Work = Callable[[AnyTree, list[WatchEvent]], object]
 Hear = Callable[..., None]
@@ -45,7 +44,9 @@ class StoreJob(NamedTuple):
     future: AnyFuture
     session: "TreeSession | None" = None
     watch: Hear | None = None
-    """Sets the operation's watch, given its answer."""
+    """Sets the operation's watch, given its answer; of reads alone."""
+    begun_s: float = 0.0
+    """When it was submitted, by time.perf_counter."""
 
 
 def answer(future: AnyFuture, result: object, error: Exception | None) -> None:
@@ -80,17 +81,17 @@ class TreeSession(Session):
         return self._write(Delete(path, version))
 
     def get(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[bytes, Stat]]":
-        return self._read(path, lambda tree: tree.get(path), watch, lambda answer: DATA)
+        return self._read(path, lambda tree, events: tree.get(path), watch, _data)
 
     def exists(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[Stat | None]":
-        return self._read(path, lambda tree: tree.stat(path), watch, lambda stat: EXIST if stat is None else DATA)
+        return self._read(path, lambda tree, events: tree.stat(path), watch, _exist_or_data)
 
     def children(self, path: str, *, watch: Watch | None = None) -> "asyncio.Future[tuple[list[str], Stat]]":
-        return self._read(path, lambda tree: tree.children(path), watch, lambda answer: CHILD)
+        return self._read(path, lambda tree, events: tree.children(path), watch, _child)
 
     def multi(self, ops: Sequence[Op]) -> "asyncio.Future[list[Answer]]":
         ops = list(ops)
-        return self._submit(lambda tree, events: tree.multi(ops, self.id, events), lambda: check_multi(ops))
+        return self._submit(lambda tree, events: tree.multi(ops, self.id, events), check_multi, ops)
 
     def restore(self, copies: Sequence[NodeCopy]) -> "asyncio.Future[None]":
         """Create or overwrite nodes as another store has them, with their Stat, parents first; all of them or none.
@@ -98,36 +99,34 @@ class TreeSession(Session):
 
         Raises NoNode if a parent is missing."""
         copies = list(copies)
-        return self._submit(lambda tree, events: tree.restore(copies, events), lambda: check_copies(copies))
+        return self._submit(lambda tree, events: tree.restore(copies, events), check_copies, copies)
 
     def _write(self, op: Op) -> AnyFuture:
-        return self._submit(lambda tree, events: tree.write(op, self.id, events), lambda: check_op(op))
+        return self._submit(lambda tree, events: tree.write(op, self.id, events), check_op, op)
 
-    def _read(
-        self, path: str, read: Callable[[AnyTree], T], watch: Watch | None, kind: Callable[[T], int]
-    ) -> "asyncio.Future[T]":
-        def add(answer: T) -> None:
+    def _read(self, path: str, work: Work, watch: Watch | None, kind: Callable[[Any], int]) -> AnyFuture:
+        def add(answer: object) -> None:
             if watch is not None and self._may_watch:
                 self._watches.add(kind(answer), path, watch)
 
-        return self._submit(lambda tree, events: read(tree), lambda: check_path(path), add)
+        return self._submit(work, check_path, path, _unwatched if watch is None else add)
 
     @property
     def _may_watch(self) -> bool:
         """True if the answer to a read may set its watch now."""
         return self.state is SessionState.CONNECTED
 
-    def _submit(self, work: Work, check: Callable[[], object], watch: Hear | None = None) -> AnyFuture:
-        """Do work after all that was submitted before, unless `check` raises. `watch`: takes the answer of a read."""
-        job = StoreJob(work, self._loop.create_future(), self, watch)
+    def _submit(self, work: Work, check: Callable[[Any], object], what: object, watch: Hear | None = None) -> AnyFuture:
+        """Do work after all that was submitted before, unless the check of `what` raises. `watch`: of a read.
+        """
+        job = StoreJob(work, self._loop.create_future(), self, watch, time.perf_counter())
         try:
-            check()
+            check(what)
             if self.state in ENDED:
                 raise SessionExpired
         except StoreError as error:
             job.future.set_exception(error)
             return job.future
-        self._timed(job.future)
         self._queue(job)
         return job.future
 
@@ -135,6 +134,23 @@ class TreeSession(Session):
     def _queue(self, job: StoreJob) -> None:
         """Have a job done, and its future answered."""
 
-    def answered(self, future: AnyFuture, result: object, error: Exception | None) -> None:
+    def answered(self, job: StoreJob, result: object, error: Exception | None) -> None:
         """Hand an operation its answer."""
-        answer(future, result, error)
+        self.times.add(time.perf_counter() - job.begun_s)
+        answer(job.future, result, error)
+
+
+def _unwatched(answer: object) -> None:
+    """Set no watch."""
+
+
+def _data(answer: object) -> int:
+    return DATA
+
+
+def _child(answer: object) -> int:
+    return CHILD
+
+
+def _exist_or_data(stat: Stat | None) -> int:
+    return EXIST if stat is None else DATA

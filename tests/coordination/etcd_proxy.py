@@ -25,6 +25,9 @@ class EtcdProxy:
         self._there = True
         self._passing = asyncio.Event()
         self._passing.set()
+        self.watching = asyncio.Event()
+        """Cleared by a test to hold back what watches bring."""
+        self.watching.set()
         self.kept: bytes = b""
         """The request that was lost before it took effect, last."""
         self.answered_bytes = 0
@@ -34,6 +37,7 @@ class EtcdProxy:
         self._handlers: set[asyncio.Task[None]] = set()
         self._lost: asyncio.StreamReader | None = None
         """The server's side of the connection with the request whose answer must not pass; nothing else passes then."""
+        self._watches: set[asyncio.StreamReader] = set()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -64,6 +68,7 @@ class EtcdProxy:
         """End the connections, and accept no other until `take_on`."""
         self._there = False
         self._passing.set()
+        self.watching.set()
         for writer in self._writers:
             writer.transport.abort()
 
@@ -111,6 +116,8 @@ class EtcdProxy:
             await self._passing.wait()
             if of_lease is None:
                 of_lease = head.startswith(b"POST /v3/lease/")
+            if head.startswith(b"POST /v3/watch"):
+                self._watches.add(answers)
             counts = not of_lease and b'"limit"' not in body and head.startswith(b"POST /v3/kv/")
             self.latest = head + body if counts else b""
             fate = self.fate() if counts and self._lost is None else Fate.ANSWERED
@@ -126,6 +133,8 @@ class EtcdProxy:
     async def _answers(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await answers.read(PIECE):
             await self._passing.wait()
+            if answers in self._watches:
+                await self.watching.wait()
             if self._lost is answers:
                 self.break_off()
             if not self._there:

@@ -86,16 +86,6 @@ async def test_sessions_that_write_at_once_lose_no_write(store: Store) -> None:
     assert (data, stat.version) == (b"100", 100)
 
 
-async def test_many_operations_cost_few_transactions(store: Store, etcd: Etcd, a: Session) -> None:
-    """A thousand pipelined operations take effect in the order of the calls, in at most twenty transactions."""
-    await a.create("/p")
-    before = ask(etcd, "kv/range", key=of("/none"))["header"]["revision"]
-    await asyncio.gather(*(a.create("/p/n-", sequential=True) for _ in range(1000)))
-    after = ask(etcd, "kv/range", key=of("/none"))["header"]["revision"]
-    assert 0 < int(after) - int(before) <= 20
-    assert len((await a.children("/p"))[0]) == 1000
-
-
 async def test_operations_that_do_not_fit_together_are_done_twice_at_most(store: Store) -> None:
     """The end of a transaction is found while its operations are evaluated, not by halves of all that wait."""
     a: Any = await store.session(10 * TIMEOUT_MS)

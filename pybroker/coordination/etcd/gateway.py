@@ -18,7 +18,7 @@ import base64
 import binascii
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pybroker.coordination.store import StoreRefused
@@ -159,8 +159,11 @@ class Gateway:
         self.term = max(self.term, number(header, "raft_term"))
         return EtcdAnswer(number(header, "cluster_id"), number(header, "revision"), answer)
 
-    async def watch(self, start: bytes, end: bytes, revision: int) -> AsyncIterator[tuple[int, list[KeyValue]]]:
-        """Yield the first revision that is watched, without events, and then each revision with its events in order.
+    async def watch(
+        self, start: bytes, end: bytes, revision: int, known: Container[int] = ()
+    ) -> AsyncIterator[tuple[int, list[KeyValue]]]:
+        """Yield the first revision that is watched, without events, and then each revision with its events in order;
+        without them if the revision is `known`.
 
         Raises as `call`, and EtcdUnanswered when events are lost."""
         body = {"create_request": {"key": text(start), "range_end": text(end), "start_revision": str(revision)}}
@@ -175,8 +178,10 @@ class Gateway:
                 yield revision - 1, []
             events: dict[int, list[KeyValue]] = {}
             for each in _parts(result, "events"):
-                event = _key_value(part(each, "kv"), deleted=each.get("type") == "DELETE")
-                events.setdefault(event.mod_revision, []).append(event)
+                kv = part(each, "kv")
+                its = events.setdefault(at := number(kv, "mod_revision"), [])
+                if at not in known:
+                    its.append(_key_value(kv, deleted=each.get("type") == "DELETE"))
             for at in sorted(events):
                 yield at, events[at]
 

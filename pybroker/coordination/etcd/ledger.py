@@ -2,11 +2,11 @@
 
     a batch --evaluated on the replica--> reads and refusals only --> read the clock, follow up to it, evaluate again
                                        └> nodes changed --> compare the clock and put clock and nodes, in one request
-        the watch has our mark     --> committed: the batch is answered
-        the watch has another mark --> rolled back, and evaluated again after it
+        it took effect, or the watch has our mark --> committed: the batch is answered
+        the watch has another mark                --> rolled back, and evaluated again after it
 
-Both outcomes are taken from the watch, not from the request's answer. So the events of all earlier transactions have
-fired by then, and those of later ones have not.
+At either outcome, the events of all earlier transactions have fired, and those of later ones have not: a transaction
+takes effect only if it is the next one after those that the replica has. The watch brings it a second time, unread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ TXN_OPS_MAX: Final = 128
 """etcd's default for operations in a transaction (--max-txn-ops); a nested one has as many as its parent leaves."""
 CHANGES_MAX: Final = 4000
 """The most nodes of one transaction: 64 operations of at most 64 operations each, the clock among them."""
+CHANGES_AT_ONCE: Final = 1000
+"""Several jobs share a transaction of at most so many nodes: the first ones are answered while etcd does the others."""
 TXN_BYTES_MAX: Final = 1_450_000
 """A request to etcd has at most 1.5 MiB by default (--max-request-bytes)."""
 PUT_BYTES: Final = 32
@@ -136,6 +138,8 @@ class Ledger:
         self.zxid, self._mark = 0, b""
         """The last zxid of these, and the mark of its transaction."""
         self.sessions: set[int] = set()
+        self._answered: set[int] = set()
+        """The revisions of our transactions that were committed by their answers, and that the watch will bring."""
         self.followed = asyncio.Event()
         """Set once the watch is there."""
 
@@ -205,9 +209,14 @@ class Ledger:
 
     async def follow(self) -> None:
         """Apply what the watch has from the loaded revision on, until it ends. Raises as `Gateway.watch`."""
-        async for revision, events in self._gateway.watch(self._keys.start, self._keys.end, self.revision + 1):
+        keys, first = self._keys, self.revision + 1
+        async for revision, events in self._gateway.watch(keys.start, keys.end, first, self._answered):
             self.followed.set()
-            self._apply(revision, events)
+            if revision in self._answered:
+                self._answered.remove(revision)
+                self.revision = revision
+            else:
+                self._apply(revision, events)
 
     def _apply(self, revision: int, events: list[KeyValue]) -> None:
         clock = next((each for each in events if each.key == self._keys.clock), None)
@@ -229,19 +238,31 @@ class Ledger:
         """Apply a transaction: commit our own one, or undo it and apply another session's."""
         if clock.version != self._turns + 1:
             raise EtcdUnanswered(f"its watch left out {clock.version - self._turns - 1} transactions")
-        self._turns += 1
-        self.zxid, self._mark = _clock(clock.value)
-        flight, self.flight = self.flight, None
-        ours = flight is not None and flight.mark == self._mark
-        if flight is not None and ours:
-            self._replica.commit()
-            self._hears.outcomes(flight.outcomes)
-        else:
-            self._replica.rollback()
-            self._hears.events(self._replica.follow(self.zxid, nodes))
+        zxid, mark = _clock(clock.value)
+        flight = self.flight
+        if flight is not None and flight.mark == mark:
+            self._committed(flight, clock.mod_revision)
+            return
+        self.flight = None
+        self._replica.rollback()
+        self._hears.events(self._replica.follow(zxid, nodes))
         if flight is not None and not flight.committed.done():
-            flight.committed.set_result(ours)
-        self.clock = clock.mod_revision
+            flight.committed.set_result(False)
+        self._move(clock.mod_revision, zxid, mark)
+
+    def _committed(self, flight: Flight, clock: int) -> None:
+        """Keep the replica's changes, which are a transaction now, and answer them."""
+        self.flight = None
+        self._replica.commit()
+        self._hears.outcomes(flight.outcomes)
+        if not flight.committed.done():
+            flight.committed.set_result(True)
+        self._move(clock, self._replica.zxid, flight.mark)
+
+    def _move(self, clock: int, zxid: int, mark: bytes) -> None:
+        """Note the latest transaction of the replica."""
+        self._turns += 1
+        self.clock, self.zxid, self._mark = clock, zxid, mark
         for waiter in [waiter for at, waiter in self._waiting if at <= self.clock and not waiter.done()]:
             waiter.set_result(None)
         self._waiting = [(at, waiter) for at, waiter in self._waiting if at > self.clock]
@@ -335,8 +356,9 @@ class Ledger:
             more = {self._keys.node(each.path): self._replica.value(each.path) for each in outcome.events}
             size += sum(_put_bytes(*each) for each in more.items())
             size -= sum(_put_bytes(key, puts[key]) for key in more if key in puts)
-            problem = _too_large(len(puts) + sum(key not in puts for key in more), size)
-            if problem and outcomes:
+            count = len(puts) + sum(key not in puts for key in more)
+            problem = _too_large(count, size)
+            if outcomes and (problem or count > CHANGES_AT_ONCE):
                 self._replica.undo(before)
                 break
             puts |= more
@@ -363,12 +385,18 @@ class Ledger:
             "failure": [{"request_range": read(key)} for key in (keys.clock, keys.session(self._session))],
         }
         try:
-            answer = (await self._gateway.call("kv", "/v3/kv/txn", body)).body
+            answer = await self._gateway.call("kv", "/v3/kv/txn", body)
         except EtcdRefusal:
             self._undo(flight)
             raise
-        if answer.get("succeeded") is not True:
-            clock, session = ranges(answer)
+        if answer.body.get("succeeded") is True:
+            if answer.revision <= flight.clock:
+                raise EtcdUnanswered("it did a transaction at a revision before the last one")
+            if self.flight is flight:  # the answer came before the watch had it
+                self._answered.add(answer.revision)
+                self._committed(flight, answer.revision)
+        else:
+            clock, session = ranges(answer.body)
             if max((each.mod_revision for each in clock), default=0) <= flight.clock:
                 self._undo(flight)
                 if alive and not session:

@@ -53,7 +53,7 @@ SILENT_SHARE: Final = 1 / 3
 for an election. The time doubles with each round in which no server answered so soon: all of them may be slow."""
 PATIENCE_S_MAX: Final = 10.0
 """The time grows up to this, or up to its share if that is longer."""
-BATCH_JOBS_MAX: Final = 512
+BATCH_JOBS_MAX: Final = 4096
 TTL_S_MAX: Final = 9_000_000_000
 """etcd's limit for the time of a lease."""
 PAUSE_S: Final = 0.1
@@ -105,6 +105,8 @@ class EtcdLink:
         self._marks = itertools.count(1)
         self._posted: deque[tuple[int, StoreJob]] = deque()
         """Jobs from the event loop, each with the number of connections that had broken when it was submitted."""
+        self._posting = False
+        """True from the first job of a turn of the event loop to the end of that turn."""
         self._jobs: deque[tuple[int, StoreJob]] = deque()
         self._batch: list[StoreJob] = []
         self._dead: set[int] = set()
@@ -126,6 +128,12 @@ class EtcdLink:
     def submit(self, job: StoreJob, breaks: int) -> None:
         """Do a job after the earlier ones; `breaks`: how often the caller has seen the connection break."""
         self._posted.append((breaks, job))
+        if not self._posting:  # once for all jobs of this turn of the loop: they become one batch
+            self._posting = True
+            self._loop.call_soon(self._post)
+
+    def _post(self) -> None:
+        self._posting = False
         self._call(self._take)
 
     def close(self) -> None:
@@ -180,7 +188,7 @@ class EtcdLink:
 
     def _close(self) -> None:
         self._closing = True
-        self._wake.set()
+        self._take()
         if not self._connected:
             self._stop()
 

@@ -112,7 +112,10 @@ class EtcdSession(TreeSession):
             if job.watch is not None and error is None:
                 job.watch(result)
             self._fire(events)
-            answer(job.future, result, error)
+            if job.session is None:
+                answer(job.future, result, error)
+            else:
+                self.answered(job, result, error)
 
     def _fire(self, events: list[WatchEvent]) -> None:
         for event in events:
