@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 OPS_PER_WRITE = 250
 READ_AT_ONCE = 1000
+States = Mapping[TopicPartition, PartitionState]
 Written = tuple[TopicPartition, PartitionState, Set]
 """A partition, its new state, and the operation that writes it."""
 
@@ -385,11 +386,10 @@ class ControllerContext:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    async def write_states(
-        self, changes: Mapping[TopicPartition, PartitionState]
-    ) -> dict[TopicPartition, PartitionState]:
-        """Write states, each with a version check, and return those that were written. A state that another program
-        has changed is read again, and the caller decides again. Raises KafkaError: NOT_CONTROLLER."""
+    async def write_states(self, changes: States, written: Callable[[States], object] = lambda done: None) -> States:
+        """Write states, each with a version check, and return those that were written; `written` takes them as they are
+        written, while others are on their way. A state that another program has changed is read again, and the caller
+        decides again. Raises KafkaError: NOT_CONTROLLER."""
         items, moved = list[Written](), dict[TopicPartition, PartitionState]()
         for key, asked in changes.items():
             with self.about(key.topic):
@@ -401,10 +401,12 @@ class ControllerContext:
                 items.append((key, state, Set(nodes.state(*key), self.dump(key, state), state.partition_epoch)))
         shares = [items[start : start + OPS_PER_WRITE] for start in range(0, len(items), OPS_PER_WRITE)]
         done: dict[TopicPartition, PartitionState] = {}
-        for written in await asyncio.gather(*(self._write_share(share) for share in shares)):
-            done.update(written)
+        for its in await asyncio.gather(*(self._write_share(share, written) for share in shares)):
+            done.update(its)
         if moved:
-            done |= await write_assignments(self, moved)
+            also = await write_assignments(self, moved)
+            written(also)
+            done.update(also)
         self.put(done)
         self.power_lost.written(done)
         return done
@@ -412,14 +414,14 @@ class ControllerContext:
     def dump(self, key: TopicPartition, state: PartitionState) -> bytes:
         return nodes.dump_state(state, doubted=key in self.doubted)
 
-    async def _write_share(self, share: list[Written]) -> dict[TopicPartition, PartitionState]:
+    async def _write_share(self, share: list[Written], written: Callable[[States], object]) -> States:
         try:
             await write(self.session, self.fence, [op for _, _, op in share])
         except (BadVersion, NoNode, KafkaError) as problem:
             if isinstance(problem, KafkaError) and not is_of_one_topic(problem):
                 raise
             if len(share) > 1:
-                parts = await asyncio.gather(*(self._write_share([one]) for one in share))
+                parts = await asyncio.gather(*(self._write_share([one], written) for one in share))
                 return {key: state for part in parts for key, state in part.items()}
             ((key, state, _),) = share
             if isinstance(problem, KafkaError):
@@ -428,7 +430,9 @@ class ControllerContext:
                 event(log, logging.WARNING, "partition state modified by another writer", partition=key, reason=problem)
                 self.put(await self.read_again(key, state))
             return {}
-        return {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state, _ in share}
+        done = {key: state._replace(partition_epoch=state.partition_epoch + 1) for key, state, _ in share}
+        written(done)
+        return done
 
     def put(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         by_topic: dict[str, dict[int, PartitionState]] = {}

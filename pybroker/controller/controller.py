@@ -324,10 +324,13 @@ class Controller:
         """Write new states, and send them to their replicas. Return the partitions that were written."""
         context = self._context
         before = {key: context.state(key) for key in changes}
-        done = await context.write_states(changes)
-        for key, state in done.items():
-            with context.about(key.topic):
-                note(self._changes, key, before[key], state, cause)
+
+        def written(states: Mapping[TopicPartition, PartitionState]) -> None:
+            for key, state in states.items():
+                with context.about(key.topic):
+                    note(self._changes, key, before[key], state, cause)
+
+        done = await context.write_states(changes, written)
         self.channels.lead_and_follow(context, done)
         self.reassignments.changed(done)
         if any(key.topic in context.topics for key in changes.keys() - done.keys()):
