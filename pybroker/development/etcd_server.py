@@ -14,7 +14,7 @@ import os
 import shutil
 import ssl
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -52,6 +52,8 @@ class EtcdOptions(NamedTuple):
     tls: ssl.SSLContext | None = None
     """The context of a client that checks whether a server is up; None without TLS."""
     flags: Sequence[str] = ()
+    way_to: Callable[[int, int], int] = lambda number, port: port
+    """Returns the port where the others reach the server of a number that listens at `port` for them: a proxy's."""
 
 
 class EtcdServer(ServerProcess):
@@ -62,11 +64,11 @@ class EtcdServer(ServerProcess):
     def __init__(
         self, directory: Path, number: int, port: int, peers: Sequence[int], program: str, options: EtcdOptions
     ) -> None:
-        """`peers`: the ports on which the servers talk to each other, of this one at `number` - 1."""
+        """`peers`: the ports on which the servers listen to each other, of this one at `number` - 1."""
         super().__init__(directory, number, port)
         self.peer_port = peers[number - 1]
         self.ports = (port, self.peer_port)
-        self._peers = peers
+        self._peers = [options.way_to(each, peer) for each, peer in enumerate(peers, 1)]
         self._program = program
         self._options = options
 
@@ -77,11 +79,11 @@ class EtcdServer(ServerProcess):
     def _prepared(self) -> Sequence[str]:
         self.data.chmod(0o700)  # etcd refuses a directory that others may read
         cluster = ",".join(f"{number}=http://{HOST}:{port}" for number, port in enumerate(self._peers, 1))
-        peer = f"http://{HOST}:{self.peer_port}"
+        listens, reached = (f"http://{HOST}:{port}" for port in (self.peer_port, self._peers[self.number - 1]))
         return [
             self._program, "--name", str(self.number), "--data-dir", str(self.data),
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster,
+            "--listen-peer-urls", listens, "--initial-advertise-peer-urls", reached, "--initial-cluster", cluster,
             "--auto-compaction-mode", "periodic", "--auto-compaction-retention", HISTORY,
             "--logger", "zap", "--log-level", "warn", *self._options.flags,
         ]  # fmt: skip

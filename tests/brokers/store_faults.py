@@ -1,4 +1,5 @@
-"""The faults of the servers of a cluster's store: killed, frozen, full, compacted, and restored from an older copy.
+"""The faults of the servers of a cluster's store: killed, frozen, cut off, full, compacted, and restored from an older
+copy.
 
 They do not overlap, as a start of a server needs the others.
 """
@@ -16,6 +17,7 @@ from pybroker.development.etcd_server import Etcd, EtcdOptions, EtcdServer
 from pybroker.development.server_process import ServerProcess
 from pybroker.development.zookeeper_server import ZooKeeper
 from pybroker.errors import KafkaError
+from tests.brokers.network import Network
 from tests.stores import AnyStore
 
 log = logging.getLogger(__name__)
@@ -23,10 +25,10 @@ log = logging.getLogger(__name__)
 Fault = Iterator[None]
 WEIGHTS = {
     "kill_store_server": 2, "freeze_store_server": 1, "kill_store_leader": 1, "freeze_store_leader": 1,
-    "freeze_store_quorum": 1, "kill_store": 1, "compact_store": 1, "fill_store": 1,
+    "cut_store_leader": 1, "freeze_store_quorum": 1, "kill_store": 1, "compact_store": 1, "fill_store": 1,
 }  # fmt: skip
 """The relative frequency of each fault."""
-OF_ETCD = {"kill_store_leader", "freeze_store_leader", "compact_store", "fill_store"}
+OF_ETCD = {"kill_store_leader", "freeze_store_leader", "cut_store_leader", "compact_store", "fill_store"}
 """The faults that ZooKeeper does not have, or whose server is not found there."""
 QUOTA_BYTES = 16 << 20
 """The quota of an etcd that a fault fills: a few fillings are enough."""
@@ -38,11 +40,31 @@ STARTS_MAX = 3
 """Attempts to start the servers: on a busy machine a start may time out."""
 
 
+class NetworkedEtcd(Etcd):
+    """Three servers with a small quota, and a network between them."""
+
+    def __init__(self, data_dir: str) -> None:
+        self.network = Network()
+        self.network.pids = lambda: {server.number: server.pid for server in self.servers}
+        ways: dict[int, int] = {}
+
+        def way_to(number: int, port: int) -> int:
+            if number not in ways:
+                ways[number] = self.network.way_to(number, port)
+            return ways[number]
+
+        options = EtcdOptions(flags=["--quota-backend-bytes", str(QUOTA_BYTES)], way_to=way_to)
+        super().__init__(servers=3, data_dir=data_dir, options=options)
+
+    def close(self) -> None:
+        super().close()
+        self.network.close()
+
+
 def start_store(kind: str, data_dir: str) -> AnyStore:
-    """Start the three servers of a store: "zookeeper" or "etcd". That one has a small quota."""
+    """Start the three servers of a store: "zookeeper" or "etcd"."""
     if kind == "etcd":
-        options = EtcdOptions(flags=["--quota-backend-bytes", str(QUOTA_BYTES)])
-        return Etcd(servers=3, data_dir=data_dir, options=options)
+        return NetworkedEtcd(data_dir)
     return ZooKeeper(servers=3, data_dir=data_dir)
 
 
@@ -133,6 +155,15 @@ class StoreFaults:
 
     def freeze_store_leader(self) -> Fault:
         return self._freeze(self._leader())
+
+    def cut_store_leader(self) -> Fault:
+        """Cut the leader off from the other servers: brokers reach all of them."""
+        assert isinstance(self.store, NetworkedEtcd)
+        leader = self._leader()
+        log.info("cut off server %s", leader)
+        self.store.network.cut_off(leader, *(each.number for each in self.store.servers if each.number != leader))
+        yield
+        self.store.network.heal()
 
     def freeze_store_quorum(self) -> Fault:
         """Freeze two of three servers: the third, which may lead, is reached by brokers and by no other server."""
