@@ -110,9 +110,15 @@ def new_name(hint: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def start_store(request: pytest.FixtureRequest) -> Callable[..., AnyStore]:
+def store_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of store that `--store` names, or the first of STORES."""
+    return request.config.getoption("store") or STORES[0]
+
+
+@pytest.fixture(scope="session")
+def start_store(store_kind: str) -> Callable[..., AnyStore]:
     """A function that starts a store of the kind that `--store` names: `start_store(servers=3, home=...)`."""
-    return partial(new_store, request.config.getoption("store") or STORES[0])
+    return partial(new_store, store_kind)
 
 
 @pytest.fixture(scope="session")

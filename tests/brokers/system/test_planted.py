@@ -161,8 +161,10 @@ FOUND: dict[tuple[str, str], set[str]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bug", "only"), FOUND)
-def test_the_campaign_finds_what_a_fault_brings_to_light(tmp_path: Path, bug: str, only: str) -> None:
+def test_the_campaign_finds_what_a_fault_brings_to_light(
+    tmp_path: Path, store_kind: str, bug: str, only: str
+) -> None:
     """Each kind of bug is found in one seed, with only the faults that expose it."""
-    history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=100, bug=bug, only=only.split(","))
+    history, faults = chaos.run(tmp_path, SECONDS, SEED, rate=100, bug=bug, only=only.split(","), store=store_kind)
     print(chaos.summary(history, faults, SEED, SECONDS))
     assert FOUND[bug, only] & history.counts.keys(), history.problems
