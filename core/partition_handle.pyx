@@ -33,7 +33,6 @@ from pybroker.core.partition.watermark cimport (
 from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log.log cimport log_hold, log_t
 from pybroker.core.storage.producers.producer_state cimport DUPLICATE
-from pybroker.core.storage.producers.verifications cimport NO_GUARD
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
 
 import array
@@ -96,7 +95,7 @@ cdef class Partition(Log):
         return Role(KINDS[role.kind], role.leader, role.leader_epoch, role.partition_epoch)
 
     def append(self, records, *, int64_t now_ms, int32_t leader_epoch=-1, bint internal=False, int32_t acks=-2,
-               int64_t guard=NO_GUARD) -> Appended:
+               int64_t guard=0) -> Appended:
         """Check, stamp and append exactly one batch; LogError has the reason of a refusal."""
         cdef Py_buffer buffer
         cdef appended_t done
