@@ -84,20 +84,19 @@ class Coordinator(CoordinatedPartitions[Shard, LoadedGroups]):
         return found, found.end
 
     async def begin(self, shard: Shard, state: LoadedGroups) -> None:
-        found, lost, _ = state
+        found, lost, end = state
         self.members.welcome(shard, found)
-        shard.entries = found
-        shard.loading = False
+        shard.begin(found, end)
         unstable = sum(len(entry.unstable) for entry in found.values())
         if lost:
             event(log, logging.ERROR, "damaged group records skipped", partition=shard.replica.key, records=lost)
         if unstable:
-            event(log, logging.WARNING, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
+            event(log, logging.INFO, "offsets of open transactions", partition=shard.replica.key, offsets=unstable)
         await self.offsets.forget_topics(shard, shard.deleted_topics)
 
     async def write_marker(self, index: int, marker: m.WriteTxnMarkersRequest.Markers) -> int:
         """End a producer's transaction in a partition of the offsets topic. Return the error code for the coordinator
-        of the transaction, NONE once the marker is committed."""
+        of the transaction, NONE once the marker is committed and the offsets are in effect."""
         shard = self._shards.get(index)
         if shard is None or shard.failed or shard.loading:
             return errors.NOT_LEADER_OR_FOLLOWER
@@ -106,7 +105,7 @@ class Coordinator(CoordinatedPartitions[Shard, LoadedGroups]):
             lambda _: shard.replica.append_marker(
                 marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result, now_ms
             ),
-            lambda in_log: None,
+            lambda in_log: shard.end_transaction(marker.producer_id, marker.transaction_result) if in_log else None,
         )
         error = await write.answered()
         return errors.NOT_LEADER_OR_FOLLOWER if error == errors.NOT_COORDINATOR else error

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from pybroker import core
 from pybroker.decisions.group import Group
-from pybroker.decisions.offsets import Committed
 from pybroker.errors import KafkaError
 from pybroker.groups import records
 from pybroker.groups.records import GroupRecord, OffsetRecord
-from pybroker.groups.shard import GroupEntry
+from pybroker.groups.shard import GroupEntry, PendingOffset
 from pybroker.model import TopicPartition
 from pybroker.protocol.compression import open_batch
 from pybroker.state_log.log import StateLog, read_batches
@@ -31,11 +30,6 @@ class _Place(NamedTuple):
 
     group: str
     key: TopicPartition
-
-
-class _Stored(NamedTuple):
-    committed: Committed
-    at: int  # the base offset of its batch
 
 
 class LoadedGroups(NamedTuple):
@@ -60,8 +54,8 @@ class _Replay:
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupRecord] = {}
-        self._offsets: dict[_Place, _Stored] = {}
-        self._in_transaction: dict[int, dict[_Place, _Stored]] = {}  # by producer id
+        self._offsets: dict[_Place, PendingOffset] = {}
+        self._in_transaction: dict[int, dict[_Place, PendingOffset]] = {}  # by producer id
         self.lost = 0  # unreadable records
 
     def batch(self, data: memoryview, header: core.BatchHeader) -> None:
@@ -86,7 +80,7 @@ class _Replay:
             elif isinstance(record, GroupRecord):
                 self._groups[record.id] = record
 
-    def _commit(self, offsets: dict[_Place, _Stored]) -> None:
+    def _commit(self, offsets: dict[_Place, PendingOffset]) -> None:
         for place, stored in offsets.items():
             known = self._offsets.get(place)
             if known is None or known.at < stored.at:
@@ -97,7 +91,7 @@ class _Replay:
         if record.committed is not None:
             transactional = header.attributes & TRANSACTIONAL
             offsets = in_transaction.setdefault(header.producer_id, {}) if transactional else self._offsets
-            offsets[place] = _Stored(record.committed, header.base_offset)
+            offsets[place] = PendingOffset(record.committed, header.base_offset)
         else:  # a tombstone: also drops pending offsets
             for offsets in (self._offsets, *in_transaction.values()):
                 offsets.pop(place, None)
@@ -107,10 +101,13 @@ class _Replay:
         entries = {record.id: _entry(record) for record in self._groups.values() if record.group is not None}
         for place, stored in self._offsets.items():
             self._of(entries, place).offsets[place.key] = stored.committed
-        for offsets in self._in_transaction.values():
-            for place in offsets:
-                self._of(entries, place).unstable.add(place.key)
-        return {name: e for name, e in entries.items() if e.offsets or e.unstable or not e.group.is_simple()}
+        for producer_id, offsets in self._in_transaction.items():
+            for place, stored in offsets.items():
+                known = self._offsets.get(place)
+                if known is None or known.at < stored.at:
+                    pending = self._of(entries, place).in_transaction.setdefault(producer_id, {})
+                    pending[place.key] = stored
+        return {name: e for name, e in entries.items() if e.offsets or e.in_transaction or not e.group.is_simple()}
 
     @staticmethod
     def _of(entries: dict[str, GroupEntry], place: _Place) -> GroupEntry:

@@ -7,6 +7,7 @@ Writes do not wait for each other: only requests for a group that is being delet
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from pybroker import errors
@@ -17,9 +18,10 @@ from pybroker.decisions.group import Group, State, check_commit
 from pybroker.decisions.offsets import Committed, expired
 from pybroker.errors import KafkaError
 from pybroker.groups import records
-from pybroker.groups.shard import GroupEntry, Shard, loop_ms
+from pybroker.groups.shard import GroupEntry, InTransaction, PendingOffset, Shard, loop_ms
 from pybroker.groups.stored_errors import OFFSETS_ERRORS
 from pybroker.model import TopicPartition
+from pybroker.state_log.log import StateLog
 from pybroker.state_log.writer import Write
 
 SWEEP_GROUPS = 32
@@ -60,24 +62,79 @@ class Offsets:
         if error:
             raise KafkaError(error, f"group {shown(group_id)} refuses offsets of member {shown(member_id)}")
         rebalance.touch(entry.group, loop_ms(), member_id)
-        answers = dict.fromkeys(offsets, errors.NONE)
-        for key, committed in offsets.items():
-            if len(committed.metadata.encode()) > self._metadata_bytes_max:
-                answers[key] = errors.OFFSET_METADATA_TOO_LARGE
-        good = {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
+        answers, good = self._fitting(offsets)
         if not good:
             return answers
         shard.entries[group_id] = entry  # before the write: members that join meanwhile join this group
         error = await self._move(shard, entry, good).answer
         return answers | dict.fromkeys(good, OFFSETS_ERRORS.get(error, error))
 
+    async def commit_in_transaction(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int,
+        offsets: Mapping[TopicPartition, Committed], producer: tuple[int, int],
+        verify: Callable[[StateLog], Awaitable[int]],
+    ) -> dict[TopicPartition, int]:  # fmt: skip
+        """Store offsets that count once the producer's transaction is committed. Return the error code of each
+        partition. `verify` returns the guard of the group's partition for the transaction. Raises KafkaError for all
+        of them.
+
+        A client that sends no member id and no generation is not checked, whatever members there are (KIP-447)."""
+        guard = await verify(self._shard_of(group_id).replica)
+        shard, entry = await self._open(group_id)
+        if entry is None:
+            if generation >= 0:
+                raise KafkaError(errors.ILLEGAL_GENERATION, f"group {shown(group_id)} has no generation {generation}")
+            entry = GroupEntry(Group(group_id), since_ms=self._wall_ms())  # added below, if there is anything to write
+        if generation >= 0 or member_id or instance_id is not None:
+            error = check_commit(entry.group, member_id, instance_id, generation)
+            if error:
+                raise KafkaError(error, f"group {shown(group_id)} refuses offsets of member {shown(member_id)}")
+            rebalance.touch(entry.group, loop_ms(), member_id)
+        answers, good = self._fitting(offsets)
+        if not good:
+            return answers
+        shard.entries[group_id] = entry
+        error = await self._enter(shard, entry, good, InTransaction(*producer, guard)).answer
+        return answers | dict.fromkeys(good, OFFSETS_ERRORS.get(error, error))
+
+    @staticmethod
+    def _enter(
+        shard: Shard, entry: GroupEntry, offsets: Mapping[TopicPartition, Committed], by: InTransaction
+    ) -> Write:
+        """Write offsets in a transaction. They are unstable from now on: a consumer that takes a partition over must
+        not begin at the offset before."""
+        entry.entering.update(offsets.keys())
+
+        def settled(in_log: bool) -> None:
+            at = shard.next_at()
+            entry.entering -= Counter(offsets.keys())  # drops what has become 0
+            if not in_log:
+                shard.drop_if_nothing(entry)
+                return
+            pending = entry.in_transaction.setdefault(by.producer_id, {})
+            pending.update((key, PendingOffset(committed, at)) for key, committed in offsets.items())
+
+        pairs = [records.offset_record(entry.group.id, key, committed) for key, committed in offsets.items()]
+        return shard.write(entry, pairs, settled, offsets, by)
+
+    def _fitting(
+        self, offsets: Mapping[TopicPartition, Committed]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Committed]]:
+        """The error code of each partition, and the offsets whose metadata is not too large."""
+        answers = dict.fromkeys(offsets, errors.NONE)
+        for key, committed in offsets.items():
+            if len(committed.metadata.encode()) > self._metadata_bytes_max:
+                answers[key] = errors.OFFSET_METADATA_TOO_LARGE
+        return answers, {key: committed for key, committed in offsets.items() if answers[key] == errors.NONE}
+
     @staticmethod
     def _move(shard: Shard, entry: GroupEntry, offsets: Mapping[TopicPartition, Committed]) -> Write:
         def settled(in_log: bool) -> None:
-            if in_log:
-                entry.offsets.update(offsets)
-            else:
+            at = shard.next_at()
+            if not in_log:
                 shard.drop_if_nothing(entry)
+            for key, committed in offsets.items() if in_log else ():
+                entry.show(key, committed, at)
 
         pairs = [records.offset_record(entry.group.id, key, committed) for key, committed in offsets.items()]
         return shard.write(entry, pairs, settled, offsets)
@@ -95,10 +152,9 @@ class Offsets:
     @staticmethod
     def _forget(shard: Shard, entry: GroupEntry, keys: Collection[TopicPartition]) -> Write:
         def settled(in_log: bool) -> None:
-            if in_log:
-                for key in keys:
-                    entry.offsets.pop(key, None)
-                entry.unstable.difference_update(keys)
+            at = shard.next_at()
+            for key in keys if in_log else ():
+                entry.show(key, None, at)
 
         pairs = [records.offset_record(entry.group.id, key, None) for key in keys]
         return shard.write(entry, pairs, settled, keys)
@@ -108,7 +164,7 @@ class Offsets:
         shard, entry = await self._open(group_id)
         if entry is None:
             return errors.GROUP_ID_NOT_FOUND
-        if entry.group.state is not State.EMPTY:
+        if entry.group.state is not State.EMPTY or entry.unstable:  # the transaction may commit offsets still
             return errors.NON_EMPTY_GROUP
         error = await self._end(shard, entry).answered()
         return OFFSETS_ERRORS.get(error, error)
@@ -136,7 +192,8 @@ class Offsets:
         def over(entry: GroupEntry) -> list[TopicPartition]:
             topics = records.subscribed_topics(entry.group)
             keys = expired(entry.group, entry.offsets, topics, entry.since_ms, now_ms, self._retention_ms)
-            return [key for key in keys if key not in entry.moving]  # a pending write may be newer
+            unstable = entry.unstable if keys else ()
+            return [key for key in keys if key not in entry.moving and key not in unstable]  # these may be newer
 
         return await self._sweep(shard, over)
 

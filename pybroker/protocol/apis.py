@@ -74,6 +74,7 @@ _ADVERTISED: Final = (
     ("AddOffsetsToTxn", 0, 4),
     ("EndTxn", 0, 5),
     ("WriteTxnMarkers", 1, 1),
+    ("TxnOffsetCommit", 0, 5),
     ("DescribeAcls", 1, 3),
     ("CreateAcls", 1, 3),
     ("DeleteAcls", 1, 3),

@@ -81,6 +81,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeProducers": Bound(PARTITIONS, 400, (_cut("topics.partition_indexes", "topics.partitions"),), reads=True),
     "DeleteRecords": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
     "OffsetDelete": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
+    "TxnOffsetCommit": Bound(PARTITIONS, 1_000, (_cut("topics.partitions", "topics.partitions"),)),
     "Produce": Bound(NAMES, 400, (_cut("topic_data.partition_data", "responses.partition_responses"),)),
     "ElectLeaders": Bound(
         PARTITIONS, 400, (_cut("topic_partitions.partitions", "replica_election_results.partition_result"),)

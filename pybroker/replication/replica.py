@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import struct
 from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -18,8 +17,7 @@ from pybroker.replication.disks.logdirs import LogDir
 from pybroker.replication.validation import RecordRules
 
 NEVER = (1 << 63) - 1
-ACKS_ALL, ACKS_UNSAID = -1, -2
-TRANSACTIONAL, CONTROL = 0x10, 0x20
+ACKS_UNSAID = -2
 LEADER, FOLLOWER = "leader", "follower"
 """Kinds of roles. Appends go to leaders, and so do reads, except those of a consumer in a follower's rack."""
 
@@ -234,19 +232,25 @@ class Replica:
         return await self.disk.run(self.directory, work, *args, **named)
 
     async def append(
-        self, records: Buffer, now_ms: int, leader_epoch: int = -1, acks: int = ACKS_UNSAID
-    ) -> core.Appended:
+        self, records: Buffer, now_ms: int, leader_epoch: int = -1, acks: int = ACKS_UNSAID, guard: int = 0,
+        *, internal: bool = False,
+    ) -> core.Appended:  # fmt: skip
         """Append one batch and notify waiting requests; only under this leader epoch, unless it is -1. A request's
-        `acks` require replicas in sync (-1), or the broker's lease (0, 1). Raises KafkaError, core.LogError, OSError.
+        `acks` require replicas in sync (-1), or the broker's lease (0, 1). `guard`, `internal`: see Partition.append.
+        Raises KafkaError, core.LogError, OSError.
 
         One append at a time: a partition whose write hangs blocks only one thread of its log dir."""
         if self._appending is None:
             self._appending = asyncio.Lock()
         async with self._appending:
-            appended = await self.at_disk(self._write, records, now_ms, leader_epoch, acks)
+            appended = await self.at_disk(self._write, records, now_ms, leader_epoch, acks, guard, internal)
         if self._waiters:
             self.tell()
         return appended
+
+    async def verify(self, producer_id: int, producer_epoch: int, base_sequence: int) -> int:
+        """The guard of a producer's transaction, 0 if it is open here: see Partition.verify. Raises KafkaError."""
+        return await self.at_disk(lambda: self.partition().verify(producer_id, producer_epoch, base_sequence))
 
     async def append_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
@@ -267,18 +271,17 @@ class Replica:
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
     ) -> core.Appended:
         log = self.partition()
-        key, value = struct.pack(">hh", 0, commit), struct.pack(">hi", 0, coordinator_epoch)
-        batch = core.build_batch(
-            [(now_ms, key, value, ())], attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id,
-            producer_epoch=producer_epoch, base_sequence=-1,
-        )  # fmt: skip
-        appended = log.append(batch, now_ms=now_ms, internal=True, acks=ACKS_ALL)
+        appended = log.append_marker(producer_id, producer_epoch, coordinator_epoch, commit, now_ms=now_ms)
         self._flush_if_due(log)
         return appended
 
-    def _write(self, records: Buffer, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:
+    def _write(
+        self, records: Buffer, now_ms: int, leader_epoch: int, acks: int, guard: int, internal: bool
+    ) -> core.Appended:
         log = self.partition()
-        appended = log.append(records, now_ms=now_ms, leader_epoch=leader_epoch, acks=acks)
+        appended = log.append(
+            records, now_ms=now_ms, leader_epoch=leader_epoch, acks=acks, guard=guard, internal=internal
+        )
         self._flush_if_due(log)
         return appended
 

@@ -295,6 +295,7 @@ class Broker:
             locator=control.locator,
             transactions=control.transactions,
             transaction_locator=control.transaction_locator,
+            verification=control.verification,
             configs=control.configs,
             entities=self.entities,
             authorization=self._authorization,

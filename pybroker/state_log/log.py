@@ -27,9 +27,14 @@ class StateLog(Protocol):
     def pass_by(self, offset: int) -> int:
         """The first offset after the damage that a read found at `offset`. Raises core.LogError, OSError."""
 
-    async def append(self, records: core.Bytes, now_ms: int, leader_epoch: int, acks: int) -> core.Appended:
-        """Append one batch in a leader epoch; with `acks` -1 only if enough replicas are in sync. Raises KafkaError,
-        core.LogError, OSError."""
+    async def append(
+        self, records: core.Bytes, now_ms: int, leader_epoch: int, acks: int, guard: int = 0, *, internal: bool = False
+    ) -> core.Appended:
+        """Append one batch in a leader epoch; with `acks` -1 only if enough replicas are in sync. `guard`, `internal`:
+        see Partition.append. Raises KafkaError, core.LogError, OSError."""
+
+    async def verify(self, producer_id: int, producer_epoch: int, base_sequence: int) -> int:
+        """The guard of a producer's transaction, 0 if it is open here: see Partition.verify. Raises KafkaError."""
 
     async def append_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int

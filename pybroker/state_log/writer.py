@@ -102,6 +102,10 @@ class Writer:
             self._appending = self._start(self._append())
         return write
 
+    def now_ms(self) -> int:
+        """The time of records that are written now."""
+        return self._wall_ms()
+
     @property
     def leader_epoch(self) -> int:
         """The leader epoch in which it appends."""

@@ -44,9 +44,12 @@ class Log:
         raise AssertionError(f"{offset} is damaged")
 
     async def append(
-        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2
-    ) -> core.Appended:
-        return self._log.append(records, now_ms=now_ms, leader_epoch=leader_epoch)
+        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2, guard: int = 0,
+        *, internal: bool = False,
+    ) -> core.Appended:  # fmt: skip
+        return self._log.append(
+            records, now_ms=now_ms, leader_epoch=leader_epoch, guard=guard, internal=internal
+        )
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
         assert self._log.high_watermark >= offset
@@ -88,12 +91,13 @@ class Replicated(Log):
         return False
 
     async def append(
-        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2
-    ) -> core.Appended:
+        self, records: core.Bytes, now_ms: int, leader_epoch: int = -1, acks: int = -2, guard: int = 0,
+        *, internal: bool = False,
+    ) -> core.Appended:  # fmt: skip
         await self.appending.wait()
         if self.refuses is not None:
             raise KafkaError(self.refuses, "the test says no")
-        return await super().append(records, now_ms, leader_epoch, acks)
+        return await super().append(records, now_ms, leader_epoch, acks, guard, internal=internal)
 
     async def committed(self, offset: int, leader_epoch: int) -> None:
         async with self._moved:

@@ -11,7 +11,6 @@ from tests.java.peers import each_peer
 from tests.protocol.kafka_versions import LISTED
 
 LEFT_OUT = {
-    "transactional offset commits are not there yet": ["TxnOffsetCommit"],
     "a KRaft controller's, and features that only those finalize": ["Envelope", "UpdateFeatures"],
     "a KRaft quorum's": ["DescribeQuorum", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     "only KRaft brokers list it; clients fall back to Metadata": ["DescribeTopicPartitions"],

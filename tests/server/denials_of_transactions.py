@@ -18,6 +18,9 @@ TRANSACTIONS: list[tuple[str, tuple[int, int], dict[str, Any], Any]] = [
      lambda a: a.error_code == errors.CLUSTER_AUTHORIZATION_FAILED),
     ("AddOffsetsToTxn", (0, 4), {"transactional_id": "x", "group_id": "g"}, lambda a: a.error_code == ID_DENIED),
     ("EndTxn", (0, 5), {"transactional_id": "x"}, lambda a: a.error_code == ID_DENIED),
+    ("TxnOffsetCommit", (0, 5), {"transactional_id": "x", "group_id": "g", "topics": [m.TxnOffsetCommitRequest.Topics(
+        name="t", partitions=[m.TxnOffsetCommitRequest.Topics.Partitions(committed_offset=1)])]},
+     lambda a: a.topics[0].partitions[0].error_code == ID_DENIED),
     ("WriteTxnMarkers", (1, 1), {"markers": [MARKERS(
         producer_id=1, topics=[MARKERS.Topics(name="t", partition_indexes=[0])])]},
      lambda a: a.markers[0].topics[0].partitions[0].error_code == errors.CLUSTER_AUTHORIZATION_FAILED),

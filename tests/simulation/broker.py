@@ -182,7 +182,7 @@ class Life(Process):
             m.ControlledShutdownRequest: (orders.controlled_shutdown, control.controlled_shutdown_failed),
             m.FetchRequest: (fetching, fetch.failed),
             m.ListOffsetsRequest: (ListOffsets(self.replicas, proof), list_offsets_failed),
-            m.ProduceRequest: (produce.Produce(self.replicas, self.metadata, None), produce.failed),  # type: ignore[arg-type]
+            m.ProduceRequest: (produce.Produce(self.replicas, self.metadata, None, None, None), produce.failed),  # type: ignore[arg-type]
             m.OffsetCommitRequest: (
                 group_offsets.OffsetCommit(self.groups, self.metadata), group_offsets.failed_commit
             ),

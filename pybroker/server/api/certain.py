@@ -25,7 +25,7 @@ from pybroker.state_log.log import StateLog
 
 Named = Callable[..., Iterable[str] | None]
 """Returns the groups or transactional ids that a request names; None means all of this coordinator."""
-COMMIT = "OffsetCommit"
+COMMITS = ("OffsetCommit", "TxnOffsetCommit")
 
 
 class OfGroup(Protocol):
@@ -51,7 +51,7 @@ def _deleted(request: m.DeleteGroupsRequest) -> Iterable[str]:
 
 
 OF_GROUPS: Mapping[str, Named] = {
-    COMMIT: _one,
+    **dict.fromkeys(COMMITS, _one),
     "OffsetFetch": _fetched,
     "OffsetDelete": _one,
     "JoinGroup": _one,
@@ -95,7 +95,7 @@ class Certain:
 
     def _guarded(self, name: str, handler: Handler[Q, A]) -> Handler[Q, A]:
         named = self._named[name]
-        when = self._commit if name == COMMIT else self._when_proven
+        when = self._commit if name in COMMITS else self._when_proven
 
         def by(request: Q, call: Call) -> Answered[A]:
             return when(handler, request, call, named) if self._proof.is_due else handler.by(request, call)
@@ -113,7 +113,7 @@ class Certain:
         except KafkaError:
             await self._check(logs)
             raise
-        refused = isinstance(answer, m.OffsetCommitResponse) and any(
+        refused = isinstance(answer, m.OffsetCommitResponse | m.TxnOffsetCommitResponse) and any(
             p.error_code for topic in answer.topics for p in topic.partitions
         )
         if refused:

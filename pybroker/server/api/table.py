@@ -53,6 +53,7 @@ from pybroker.server.api.handlers import (
 )
 from pybroker.state_log.placement import partition_of
 from pybroker.transactions.coordinator import TransactionCoordinator
+from pybroker.transactions.verification import Verification
 
 if TYPE_CHECKING:
     from pybroker.controller.controller import Controller
@@ -85,6 +86,7 @@ class Collaborators:
     locator: Locates
     transactions: TransactionCoordinator
     transaction_locator: Locates
+    verification: Verification
     configs: ConfigAdmin
     entities: EntityConfigs
     authorization: Authorization | None
@@ -104,7 +106,9 @@ def handlers(c: Collaborators, fetching: fetch.Fetch) -> dict[int, AnyHandler]:
     """The handlers by API key."""
     proof, loggers = Proof(c.replicas, c.config), BrokerLoggers(c.broker_id)
     by_name: dict[str, AnyHandler] = {
-        "Produce": Handler(produce.Produce(c.replicas, c.metadata, c.workers), produce.failed),
+        "Produce": Handler(
+            produce.Produce(c.replicas, c.metadata, c.workers, c.verification, c.config), produce.failed
+        ),
         "Fetch": Handler(fetching, fetch.failed, abandon=True),
         "ListOffsets": Handler(offsets.ListOffsets(c.replicas, proof), offsets.list_offsets_failed),
         "Metadata": Handler(
@@ -227,10 +231,15 @@ def token_handlers(c: Collaborators) -> dict[str, AnyHandler]:
 
 
 def group_handlers(c: Collaborators) -> dict[str, AnyHandler]:
-    """The handlers of group requests."""
+    """The handlers of group requests, and FindCoordinator."""
+    locate = {group_offsets.GROUP: c.locator.locate}
     return {
-        "FindCoordinator": Handler(group_offsets.FindCoordinator(c.locator.locate), group_offsets.failed_find),
+        "FindCoordinator": Handler(group_offsets.FindCoordinator(locate), group_offsets.failed_find),
         "OffsetCommit": Handler(group_offsets.OffsetCommit(c.groups, c.metadata), group_offsets.failed_commit),
+        "TxnOffsetCommit": Handler(
+            group_offsets.TxnOffsetCommit(c.groups, c.metadata, c.verification, c.config),
+            group_offsets.failed_txn_commit,
+        ),
         "OffsetFetch": Handler(group_offsets.OffsetFetch(c.groups), group_offsets.failed_fetch),
         "OffsetDelete": Handler(group_offsets.OffsetDelete(c.groups), group_offsets.failed_delete),
         "JoinGroup": Handler(groups.JoinGroup(c.groups), groups.failed_join, abandon=True),

@@ -41,15 +41,18 @@ from pybroker.replication.replicas import Replicas
 from pybroker.retries import keep_up
 from pybroker.server.api.handlers.control import Control, Peers
 from pybroker.server.api.handlers.transaction_markers import WriteTxnMarkers
+from pybroker.server.api.handlers.transactions import AddPartitionsToTxn
 from pybroker.server.cluster.coordinator_locator import CoordinatorLocator
 from pybroker.server.cluster.group_locator import GroupLocator
 from pybroker.server.cluster.loopback import Loopback
 from pybroker.transactions.coordinator import TransactionCoordinator
 from pybroker.transactions.markers import MarkerQueues
+from pybroker.transactions.verification import Verification
 
 if TYPE_CHECKING:  # a lone broker has no lines to others
     from pybroker.interbroker.link import Dialled, Link
 
+VERIFICATION_VERSION, VERIFICATION_TIMEOUT_S = 4, 10.0
 MARKERS_VERSION = 1
 MARKERS_TIMEOUT_S = 40.0
 """Longer than the other broker waits for the replicas of a partition."""
@@ -152,6 +155,8 @@ class ControlPlane:
         self.transaction_locator = CoordinatorLocator(
             metadata, self.transactions, self.topics.transaction_topic, self.topics.create
         )
+        self._verify = AddPartitionsToTxn(self.transactions, metadata)
+        self.verification = Verification(self.transaction_locator.leader, self._ask_partitions)
         for locator in (self.locator, self.transaction_locator):
             metadata.watch(locator.show)
         self.manager = ReplicaManager(
@@ -204,6 +209,7 @@ class ControlPlane:
         if self._report is not None:
             self._report.cancel()
         self.markers.close()
+        self.verification.close()
         await self.manager.stop()
         await self.isr.stop()
         await self.resign(STOPS)
@@ -214,6 +220,14 @@ class ControlPlane:
     def _lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
         self.locator.lead(replica, leads, leader_epoch, led_on)
         self.transaction_locator.lead(replica, leads, leader_epoch, led_on)
+
+    async def _ask_partitions(
+        self, broker: int, request: m.AddPartitionsToTxnRequest
+    ) -> m.AddPartitionsToTxnResponse:
+        """Ask the coordinator of transactions about partitions. Raises OSError."""
+        if broker == self._broker_id:
+            return await self._verify.batched(request)
+        return await self._links.ask(broker, request, VERIFICATION_VERSION, timeout_s=VERIFICATION_TIMEOUT_S)
 
     async def _send_markers(self, broker: int, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
         """Send markers to a broker, this one included. Raises OSError."""

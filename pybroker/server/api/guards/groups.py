@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OfGroup = TypeVar(
     "OfGroup",
     bound="m.JoinGroupRequest | m.SyncGroupRequest | m.HeartbeatRequest | m.LeaveGroupRequest | m.OffsetCommitRequest"
-    " | m.OffsetDeleteRequest",
+    " | m.OffsetDeleteRequest | m.TxnOffsetCommitRequest",
 )
 Asked = TypeVar("Asked", "m.OffsetFetchRequest", "m.OffsetFetchRequest.Groups")
 Told = TypeVar("Told", "m.OffsetFetchResponse", "m.OffsetFetchResponse.Groups")

@@ -31,6 +31,12 @@ def _offset_commit(auth: AuthHelper, handler: AnyHandler) -> AnyGuarded:
     return groups.of_group(auth, handler, Operation.READ, then)
 
 
+def _txn_offset_commit(auth: AuthHelper, handler: AnyHandler) -> AnyGuarded:
+    then = topics.of_topics(auth, handler, topics.BY_TOPIC["TxnOffsetCommit"])
+    of_group = groups.of_group(auth, handler, Operation.READ, then)
+    return transactions.with_id(auth, handler, of_group)
+
+
 def _offset_delete(auth: AuthHelper, handler: AnyHandler) -> AnyGuarded:
     return groups.of_group(auth, handler, Operation.DELETE, topics.deleted_offsets(auth, handler))
 
@@ -58,7 +64,8 @@ GUARDS: Final[Mapping[str, Guard]] = {
     "InitProducerId": cluster.producer_ids,
     "AddPartitionsToTxn": transactions.added_partitions,
     "AddOffsetsToTxn": transactions.added_offsets,
-    "EndTxn": transactions.ended,
+    "EndTxn": transactions.with_id,
+    "TxnOffsetCommit": _txn_offset_commit,
     "WriteTxnMarkers": transactions.wrote_markers,
     "DescribeTransactions": transactions.described,
     "ListTransactions": transactions.listed,

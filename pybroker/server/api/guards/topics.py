@@ -50,6 +50,7 @@ BY_TOPIC: Final[Mapping[str, _Named]] = {
     "CreatePartitions": _Named(Operation.ALTER, "topics", "results"),
     "DescribeProducers": _Named(Operation.READ),
     "OffsetCommit": _Named(Operation.READ),
+    "TxnOffsetCommit": _Named(Operation.READ),
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pybroker import errors
 from pybroker.decisions.caller import Call
 from pybroker.protocol import messages as m
 from pybroker.security.acls import Operation, ResourceType
-from pybroker.server.api.dispatch import Answered, Handler
+from pybroker.server.api.dispatch import A, Answered, Handler
 from pybroker.server.api.guards.auth_helper import AuthHelper, Guarded, after, refusal, run, split, with_only
 
 BATCHED_VERSION = 4
@@ -62,15 +64,19 @@ def added_offsets(
     return guarded
 
 
-def ended(
-    auth: AuthHelper, handler: Handler[m.EndTxnRequest, m.EndTxnResponse]
-) -> Guarded[m.EndTxnRequest, m.EndTxnResponse]:
-    """EndTxn: needs Write on the transactional id."""
+WithId = TypeVar("WithId", bound="m.EndTxnRequest | m.TxnOffsetCommitRequest")
 
-    def guarded(request: m.EndTxnRequest, call: Call) -> Answered[m.EndTxnResponse]:
+
+def with_id(
+    auth: AuthHelper, handler: Handler[WithId, A], then: Guarded[WithId, A] | None = None
+) -> Guarded[WithId, A]:
+    """EndTxn and TxnOffsetCommit: need Write on the transactional id."""
+    go_on = then or handler.by
+
+    def guarded(request: WithId, call: Call) -> Answered[A]:
         if not _may_write(auth, call, request.transactional_id):
             return refusal(handler, request, ID_DENIED)
-        return handler.by(request, call)
+        return go_on(request, call)
 
     return guarded
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from pybroker import errors
+from pybroker.config import BrokerConfig
 from pybroker.decisions.caller import Call
 from pybroker.decisions.group import State
 from pybroker.decisions.image import Node
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.decisions.offsets import Committed
+from pybroker.decisions.transaction import ProducerIdAndEpoch
 from pybroker.errors import KafkaError
 from pybroker.groups.coordinator import Coordinator
 from pybroker.groups.records import subscribed_topics
+from pybroker.groups.stored_errors import OFFSETS_ERRORS
 from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
+from pybroker.state_log.log import StateLog
+from pybroker.transactions.verification import Verification, refusal
 
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator; 2 is a share group (KIP-932)."""
@@ -23,14 +29,22 @@ LAST_MS = (1 << 63) - 1
 """The largest timestamp, for offsets whose retention would exceed 64 bits."""
 BATCH_FIND_VERSION = 4
 BATCH_FETCH_VERSION = 8
+LOADING_VERSION = 2
+"""The first version of TxnOffsetCommit whose clients do not give up at COORDINATOR_LOAD_IN_PROGRESS."""
+TO_OLD_PRODUCERS = {errors.COORDINATOR_LOAD_IN_PROGRESS: errors.COORDINATOR_NOT_AVAILABLE}
+ABORTABLE_VERSION, ADDS_VERSION = 4, 5
+"""The first versions of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE, and have not added the partition of
+the group to the transaction before."""
+UNVERIFIED = -1
+"""The guard of offsets that are written without verification."""
 NO_GROUP_VERSION = 9
 """The first version whose clients know GROUP_ID_NOT_FOUND (KIP-848); older ones get ILLEGAL_GENERATION."""
 
 
 class FindCoordinator:
-    def __init__(self, locate: Callable[[str, str], Awaitable[Node]]) -> None:
-        """`locate` returns the coordinator of a group, with its address for a listener's clients. It raises
-        COORDINATOR_NOT_AVAILABLE."""
+    def __init__(self, locate: Mapping[int, Callable[[str, str], Awaitable[Node]]]) -> None:
+        """`locate` has a function for each key type, which returns the coordinator of a key, with its address for a
+        listener's clients. It raises COORDINATOR_NOT_AVAILABLE."""
         self._locate = locate
 
     async def __call__(self, request: m.FindCoordinatorRequest, call: Call) -> m.FindCoordinatorResponse:
@@ -40,8 +54,12 @@ class FindCoordinator:
         for key in keys:
             answer = kind(key=key, node_id=-1, host="", port=-1)
             try:
-                _check_type(request.key_type, key)
-                node = await self._locate(key, call.caller.listener)
+                if request.key_type not in self._locate:
+                    words = f"unknown key type {request.key_type}: 0 is a group, 1 a transactional id"
+                    raise KafkaError(errors.INVALID_REQUEST, words)
+                if request.key_type == TRANSACTION and not key:
+                    raise KafkaError(errors.INVALID_REQUEST, "the transactional id is empty")
+                node = await self._locate[request.key_type](key, call.caller.listener)
                 answer.node_id, answer.host, answer.port = node.id, node.host, node.port
             except KafkaError as problem:
                 answer.error_code, answer.error_message = problem.code, problem.message
@@ -56,16 +74,6 @@ class FindCoordinator:
             host=one.host,
             port=one.port,
         )
-
-
-def _check_type(key_type: int, key: str) -> None:
-    """Raise an error that clients do not retry. For librdkafka only authorization errors are fatal when it looks up a
-    transaction coordinator, and with CLUSTER_AUTHORIZATION_FAILED Java and librdkafka show our sentence."""
-    if key_type == TRANSACTION:
-        words = f"this broker does not support transactions yet: unset transactional.id, which is {key!r:.100}"
-        raise KafkaError(errors.CLUSTER_AUTHORIZATION_FAILED, words)
-    if key_type != GROUP:
-        raise KafkaError(errors.INVALID_REQUEST, f"unknown key type {key_type}: only 0, consumer groups, is supported")
 
 
 class OffsetCommit:
@@ -88,7 +96,7 @@ class OffsetCommit:
         codes: Mapping[TopicPartition, int] = {}
         if offsets:
             codes = await self._commit(request, call.version, offsets)
-        return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION, m.OffsetCommitResponse)
 
     async def _commit(
         self, request: m.OffsetCommitRequest, version: int, offsets: Mapping[TopicPartition, Committed]
@@ -104,11 +112,15 @@ class OffsetCommit:
             raise
 
 
+Committing = TypeVar("Committing", m.OffsetCommitResponse, m.TxnOffsetCommitResponse)
+
+
 def _commit_answer(
-    request: m.OffsetCommitRequest, codes: Mapping[TopicPartition, int], otherwise: int
-) -> m.OffsetCommitResponse:
-    kind = m.OffsetCommitResponse.Topics
-    return m.OffsetCommitResponse(
+    request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, codes: Mapping[TopicPartition, int], otherwise: int,
+    of: type[Committing],
+) -> Committing:  # fmt: skip
+    kind: Any = of.Topics
+    return of(
         topics=[
             kind(
                 name=topic.name,
@@ -126,7 +138,63 @@ def _commit_answer(
 
 
 def failed_commit(request: m.OffsetCommitRequest, code: int, message: str) -> m.OffsetCommitResponse:
-    return _commit_answer(request, {}, code)
+    return _commit_answer(request, {}, code, m.OffsetCommitResponse)
+
+
+class TxnOffsetCommit:
+    def __init__(
+        self, groups: Coordinator, metadata: MetadataCache, verification: Verification, config: BrokerConfig
+    ) -> None:
+        self._groups = groups
+        self._metadata = metadata
+        self._verification = verification
+        self._config = config
+
+    async def __call__(self, request: m.TxnOffsetCommitRequest, call: Call) -> m.TxnOffsetCommitResponse:
+        now_ms, image = self._groups.wall_ms(), self._metadata.image
+        offsets: dict[TopicPartition, Committed] = {}
+        for topic in request.topics:
+            for p in topic.partitions:
+                key = TopicPartition(topic.name, p.partition_index)
+                if image.partition(*key) is not None:
+                    metadata = p.committed_metadata or ""
+                    offsets[key] = Committed(p.committed_offset, p.committed_leader_epoch, metadata, now_ms)
+        codes: Mapping[TopicPartition, int] = {}
+        if offsets:
+            try:
+                codes = await self._groups.offsets.commit_in_transaction(
+                    request.group_id, request.member_id, request.group_instance_id, request.generation_id, offsets,
+                    (request.producer_id, request.producer_epoch), lambda log: self._guard(log, request, call.version),
+                )  # fmt: skip
+            except KafkaError as problem:
+                codes = dict.fromkeys(offsets, problem.code)
+        if call.version < LOADING_VERSION:
+            codes = {key: TO_OLD_PRODUCERS.get(code, code) for key, code in codes.items()}
+        return _commit_answer(request, codes, errors.UNKNOWN_TOPIC_OR_PARTITION, m.TxnOffsetCommitResponse)
+
+    async def _guard(self, log: StateLog, request: m.TxnOffsetCommitRequest, version: int) -> int:
+        """The guard of a partition of __consumer_offsets for the transaction, verified as for Produce. Raises
+        KafkaError."""
+        by = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        if by.id < 0 or by.epoch < 0:
+            raise KafkaError(errors.INVALID_PRODUCER_ID_MAPPING, "the offsets have no producer id or no epoch")
+        if not self._config["transaction.partition.verification.enable"]:
+            return UNVERIFIED
+        guard = await log.verify(by.id, by.epoch, 0)
+        if not guard:
+            return 0
+        adds = version >= ADDS_VERSION
+        codes = await self._verification.check(request.transactional_id, by, [log.key], adds=adds)
+        code = codes[log.key]
+        if code:
+            code = refusal(code, knows_abortable=version >= ABORTABLE_VERSION, adds=adds)
+            words = f"{log.key} was not added to the transaction"
+            raise KafkaError(OFFSETS_ERRORS.get(code, code), words)
+        return guard
+
+
+def failed_txn_commit(request: m.TxnOffsetCommitRequest, code: int, message: str) -> m.TxnOffsetCommitResponse:
+    return _commit_answer(request, {}, code, m.TxnOffsetCommitResponse)
 
 
 class OffsetFetch:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import NamedTuple
 
 from pybroker import core, errors
 from pybroker.clock import wall_ms
+from pybroker.config import BrokerConfig
 from pybroker.decisions.caller import Call, Disconnect
 from pybroker.decisions.image import TopicImage
 from pybroker.decisions.metadata_cache import MetadataCache
+from pybroker.decisions.transaction import ProducerIdAndEpoch
 from pybroker.errors import KafkaError
+from pybroker.model import TopicPartition
 from pybroker.protocol import messages as m
 from pybroker.protocol.apis import ZSTD_SINCE
 from pybroker.protocol.compression import Buffer
@@ -29,6 +32,7 @@ from pybroker.replication.leaders import tell_leader
 from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.replication.validation import RefusedRecords, apply
+from pybroker.transactions.verification import Verification, refusal
 
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, 0, 1)
@@ -36,7 +40,13 @@ IDS_VERSION = 13
 ZSTD_VERSION = ZSTD_SINCE["Produce"]
 BATCH_HEADER_BYTES = 61
 ATTRIBUTES = slice(21, 23)
-PRODUCER_ID = slice(43, 51)
+PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE = slice(43, 51), slice(51, 53), slice(53, 57)
+UNVERIFIED = -1
+"""The guard of a batch that is appended without verification."""
+ADDS_VERSION = 12
+"""The first version whose clients have not added the partition to the transaction before."""
+ABORTABLE_VERSION = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
 TRANSACTIONAL = 0x10
 CODEC_MASK, ZSTD = 0x07, 4
 UNEXPLAINED = {
@@ -62,6 +72,8 @@ class _Part(NamedTuple):
     replica: Replica | None
     records: Buffer
     answer: m.ProduceResponse.Responses.PartitionResponses
+    guard: int = 0
+    """The guard of the partition, for the first batch of a transaction there."""
 
 
 class _Wait(NamedTuple):
@@ -74,10 +86,15 @@ class _Wait(NamedTuple):
 
 
 class Produce:
-    def __init__(self, replicas: Replicas, metadata: MetadataCache, workers: Executor) -> None:
+    def __init__(
+        self, replicas: Replicas, metadata: MetadataCache, workers: Executor, verification: Verification,
+        config: BrokerConfig,
+    ) -> None:  # fmt: skip
         self._replicas = replicas
         self._metadata = metadata
         self._workers = workers
+        self._verification = verification
+        self._config = config
 
     async def __call__(self, request: m.ProduceRequest, call: Call) -> m.ProduceResponse | None:
         if request.acks not in ACKS:
@@ -85,10 +102,12 @@ class Produce:
             return failed(request, refusal.code, refusal.message)
         response = m.ProduceResponse()
         parts = list(self._parts(request, call.version, response))
+        if any(part.replica is not None and _is_transactional(part.records) for part in parts):
+            parts = await self._verified(parts, request, call.version)
         now_ms = wall_ms()
         loop = asyncio.get_running_loop()
         waits: list[_Wait] = []
-        for replica, records, answer in parts:
+        for replica, records, answer, guard in parts:
             if replica is None:
                 continue
             try:
@@ -99,7 +118,7 @@ class Produce:
                 _refuse(answer, problem)
             else:
                 epoch = replica.leader_epoch
-                end = await self._append(replica, records, answer, now_ms, epoch, request.acks)
+                end = await self._append(replica, records, answer, now_ms, epoch, request.acks, guard)
                 if request.acks == ACKS_ALL and end is not None:
                     waits.append(_Wait(replica, end, epoch, answer))
         if waits:
@@ -137,6 +156,39 @@ class Produce:
             raise KafkaError(errors.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: only brokers write to it")
         return self._replicas.leader(asked if topic is None else topic.name, index)
 
+    async def _verified(self, parts: Sequence[_Part], request: m.ProduceRequest, version: int) -> list[_Part]:
+        """Verify that partitions without an open transaction of the producer are in the one that its coordinator has
+        (KIP-890). Return the parts with their guards; the others are refused. Raises
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_PRODUCER_ID_MAPPING."""
+        own = [part.replica is not None and _is_transactional(part.records) for part in parts]
+        producers = {_producer(part.records) for part, is_own in zip(parts, own, strict=True) if is_own}
+        if request.transactional_id is None:
+            words = "a transactional batch needs a transactional id"
+            raise KafkaError(errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, words)
+        if len({producer.id for producer in producers}) > 1:
+            raise KafkaError(errors.INVALID_PRODUCER_ID_MAPPING, "the transactional batches have several producer ids")
+        if not self._config["transaction.partition.verification.enable"]:
+            return [part._replace(guard=UNVERIFIED * is_own) for part, is_own in zip(parts, own, strict=True)]
+        guarded = [await self._guarded(part) if is_own else part for part, is_own in zip(parts, own, strict=True)]
+        asked = {part.replica.key for part in guarded if part.replica is not None and part.guard}
+        if not asked:
+            return guarded
+        adds = version >= ADDS_VERSION
+        by = max(producers)
+        codes = await self._verification.check(request.transactional_id, by, asked, adds=adds)
+        return [_heed(part, codes, version) if part.guard else part for part in guarded]
+
+    @staticmethod
+    async def _guarded(part: _Part) -> _Part:
+        """Add the guard of a partition to a part, 0 if the transaction is open there."""
+        assert part.replica is not None
+        producer_id, epoch = _producer(part.records)
+        sequence = int.from_bytes(part.records[BASE_SEQUENCE], "big", signed=True)
+        try:
+            return part._replace(guard=await part.replica.verify(producer_id, epoch, sequence))
+        except _REFUSALS as problem:
+            return _refuse_part(part, problem)
+
     def _show_leaders(self, response: m.ProduceResponse, listener: str) -> None:
         image = self._metadata.image
         for topic in response.responses:
@@ -149,11 +201,11 @@ class Produce:
 
     async def _append(
         self, replica: Replica, records: Buffer, answer: m.ProduceResponse.Responses.PartitionResponses, now_ms: int,
-        leader_epoch: int, acks: int,
+        leader_epoch: int, acks: int, guard: int,
     ) -> int | None:
         """Append in this leader epoch; return the offset after the batch, or None if it was refused."""
         try:
-            appended = await replica.append(records, now_ms, leader_epoch, acks)
+            appended = await replica.append(records, now_ms, leader_epoch, acks, guard)
         except _REFUSALS as problem:
             _refuse(answer, problem)
             return None
@@ -179,7 +231,7 @@ class Produce:
 
 
 def _checked(records: Buffer | Sliced | None, version: int) -> Buffer:
-    """Return the batch if its codec suits the version and it is not transactional. Raises KafkaError."""
+    """Return the batch if its codec suits the version. Raises KafkaError."""
     if not isinstance(records, bytes | bytearray | memoryview) or not records:
         raise KafkaError(errors.INVALID_RECORD, "the partition has no records")
     if len(records) < BATCH_HEADER_BYTES:
@@ -187,10 +239,19 @@ def _checked(records: Buffer | Sliced | None, version: int) -> Buffer:
     attributes = int.from_bytes(records[ATTRIBUTES], "big")
     if attributes & CODEC_MASK == ZSTD and version < ZSTD_VERSION:
         raise KafkaError(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{ZSTD_VERSION}, not v{version}")
-    if attributes & TRANSACTIONAL and int.from_bytes(records[PRODUCER_ID], "big", signed=True) >= 0:
-        words = "this broker does not support transactions yet: unset transactional.id of the producer"
-        raise KafkaError(errors.INVALID_TXN_STATE, words)
     return records
+
+
+def _is_transactional(records: Buffer) -> bool:
+    """True for a batch of a transaction. One without a producer id is appended like any other, as in Kafka."""
+    if len(records) < BATCH_HEADER_BYTES or not int.from_bytes(records[ATTRIBUTES], "big") & TRANSACTIONAL:
+        return False
+    return int.from_bytes(records[PRODUCER_ID], "big", signed=True) >= 0
+
+
+def _refuse_part(part: _Part, problem: KafkaError | core.LogError | OSError) -> _Part:
+    _refuse(part.answer, problem)
+    return part._replace(replica=None)
 
 
 def _refuse(
@@ -217,6 +278,24 @@ def _words(problem: KafkaError | core.LogError | OSError) -> str:
     if problem.code == errors.KAFKA_STORAGE_ERROR:
         return "the partition's log dir is offline: its disk failed, see the broker's log"
     return problem.message if isinstance(problem, KafkaError) else str(problem)
+
+
+def _producer(records: Buffer) -> ProducerIdAndEpoch:
+    """The producer of a batch."""
+    return ProducerIdAndEpoch(
+        int.from_bytes(records[PRODUCER_ID], "big", signed=True),
+        int.from_bytes(records[PRODUCER_EPOCH], "big", signed=True),
+    )
+
+
+def _heed(part: _Part, codes: Mapping[TopicPartition, int], version: int) -> _Part:
+    """Refuse a part that was not verified."""
+    assert part.replica is not None
+    code = codes[part.replica.key]
+    if not code:
+        return part
+    code = refusal(code, knows_abortable=version >= ABORTABLE_VERSION, adds=version >= ADDS_VERSION)
+    return _refuse_part(part, KafkaError(code, "the partition was not added to the transaction"))
 
 
 def _finish(request: m.ProduceRequest, response: m.ProduceResponse) -> m.ProduceResponse | None:

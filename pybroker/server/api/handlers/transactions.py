@@ -3,6 +3,7 @@ ListTransactions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from pybroker import errors
@@ -40,9 +41,7 @@ class AddPartitionsToTxn:
         self, request: m.AddPartitionsToTxnRequest, call: Call
     ) -> m.AddPartitionsToTxnResponse:
         if call.version >= BATCHED_VERSION:
-            return m.AddPartitionsToTxnResponse(
-                results_by_transaction=[await self._transaction(each) for each in request.transactions]
-            )
+            return await self.batched(request)
         by = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         keys = _keys(request.v3_and_below_topics)
         codes = self._refused(keys, of_client=True)
@@ -52,6 +51,11 @@ class AddPartitionsToTxn:
             except KafkaError as problem:
                 codes = dict.fromkeys(keys, for_version(problem.code, call.version))
         return added(request, codes)
+
+    async def batched(self, request: m.AddPartitionsToTxnRequest) -> m.AddPartitionsToTxnResponse:
+        """Handle a request of a broker."""
+        results = await asyncio.gather(*map(self._transaction, request.transactions))
+        return m.AddPartitionsToTxnResponse(results_by_transaction=list(results))
 
     async def _transaction(
         self, asked: m.AddPartitionsToTxnRequest.Transactions
