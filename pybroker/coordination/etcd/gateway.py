@@ -248,7 +248,8 @@ def ranges(body: Json) -> tuple[list[KeyValue], list[KeyValue]]:
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Json:
     """Return a put for a transaction."""
-    return {"request_put": {"key": text(key), "value": text(value), "lease": str(lease)}}
+    its = {"key": text(key), "value": text(value)}
+    return {"request_put": its | {"lease": str(lease)} if lease else its}
 
 
 def delete(key: bytes) -> Json:
