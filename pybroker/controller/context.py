@@ -387,9 +387,8 @@ class ControllerContext:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     async def write_states(self, changes: States, written: Callable[[States], object] = lambda done: None) -> States:
-        """Write states, each with a version check, and return those that were written; `written` takes them as they are
-        written, while others are on their way. A state that another program has changed is read again, and the caller
-        decides again. Raises KafkaError: NOT_CONTROLLER."""
+        """Write states, each with a version check. Return those that were written; `written` takes each share at once.
+        A state that another program has changed is read again: the caller decides again. Raises NOT_CONTROLLER."""
         items, moved = list[Written](), dict[TopicPartition, PartitionState]()
         for key, asked in changes.items():
             with self.about(key.topic):
@@ -404,8 +403,7 @@ class ControllerContext:
         for its in await asyncio.gather(*(self._write_share(share, written) for share in shares)):
             done.update(its)
         if moved:
-            also = await write_assignments(self, moved)
-            written(also)
+            written(also := await write_assignments(self, moved))
             done.update(also)
         self.put(done)
         self.power_lost.written(done)

@@ -12,7 +12,6 @@ their own clocks and decide when a session loses its connection:
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
 
 from pybroker.clock import boot_ms, wall_ms
 
@@ -20,7 +19,7 @@ from .local import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, LocalStore, run
 from .local_session import LocalSession
 from .store import AnyFuture, ConnectionLoss, SessionExpired, SessionState, StoreClosed, StoreError
 from .tree import IN_MEMORY, Tree
-from .tree_session import Hear, StoreJob, Work, answer
+from .tree_session import Hear, StoreJob, T, Work, answer
 
 
 class Fate(Enum):
@@ -89,7 +88,7 @@ class MemorySession(LocalSession):
         else:
             super().answered(job, result, error)
 
-    def _submit(self, work: Work, check: Callable[[Any], object], what: object, watch: Hear | None = None) -> AnyFuture:
+    def _submit(self, work: Work, check: Callable[[T], object], what: T, watch: Hear | None = None) -> AnyFuture:
         future = super()._submit(work, check, what, watch)
         self._unanswered[future] = None
         future.add_done_callback(lambda _: self._unanswered.pop(future, None))

@@ -4,7 +4,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .node_tree import NodeTree
 from .store import (
@@ -31,6 +31,8 @@ from .store import (
 )
 from .tree import Tree
 from .watches import CHILD, DATA, EXIST, Watches
+
+T = TypeVar("T")
 
 AnyTree = Tree | NodeTree
 Work = Callable[[AnyTree, list[WatchEvent]], object]
@@ -104,7 +106,7 @@ class TreeSession(Session):
     def _write(self, op: Op) -> AnyFuture:
         return self._submit(lambda tree, events: tree.write(op, self.id, events), check_op, op)
 
-    def _read(self, path: str, work: Work, watch: Watch | None, kind: Callable[[Any], int]) -> AnyFuture:
+    def _read(self, path: str, work: Work, watch: Watch | None, kind: Callable[[object], int]) -> AnyFuture:
         def add(answer: object) -> None:
             if watch is not None and self._may_watch:
                 self._watches.add(kind(answer), path, watch)
@@ -116,7 +118,7 @@ class TreeSession(Session):
         """True if the answer to a read may set its watch now."""
         return self.state is SessionState.CONNECTED
 
-    def _submit(self, work: Work, check: Callable[[Any], object], what: object, watch: Hear | None = None) -> AnyFuture:
+    def _submit(self, work: Work, check: Callable[[T], object], what: T, watch: Hear | None = None) -> AnyFuture:
         """Do work after all that was submitted before, unless the check of `what` raises. `watch`: of a read.
         """
         job = StoreJob(work, self._loop.create_future(), self, watch, time.perf_counter())
@@ -152,5 +154,5 @@ def _child(answer: object) -> int:
     return CHILD
 
 
-def _exist_or_data(stat: Stat | None) -> int:
+def _exist_or_data(stat: object) -> int:
     return EXIST if stat is None else DATA
