@@ -36,6 +36,9 @@ cdef extern from *:
     #ifndef MADV_POPULATE_READ
     #define MADV_POPULATE_READ 22  // of Linux 5.14
     #endif
+    #ifndef RWF_NOWAIT
+    #define RWF_NOWAIT 8  // of Linux 4.14; musl has neither this nor preadv2 before 1.2.5
+    #endif
     #ifndef __NR_cachestat
     #define __NR_cachestat 451  // the same on every architecture
     #endif
@@ -50,7 +53,7 @@ cdef extern from *:
     static int pyb_at_hand(int fd, int64_t position) {
       char byte;
       struct iovec v = {&byte, 1};
-      if (preadv2(fd, &v, 1, position, RWF_NOWAIT) >= 0) return 1;
+      if (syscall(__NR_preadv2, fd, &v, 1, (long)position, 0L, RWF_NOWAIT) >= 0) return 1;
       return errno == EAGAIN ? 0 : -1;
     }
     """

@@ -8,7 +8,7 @@ A pin never waits for another pin: a thread that holds one takes more, so if eve
 second, all would wait for ever. When all slots are taken, another block is added.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -70,7 +70,7 @@ cdef bint grow(reclaim_t* q, int32_t count) noexcept nogil:
 cdef int pin(reclaim_t* q) noexcept nogil:
     """Enter, and return the slot for unpin. What is loaded before unpin stays allocated."""
     cdef int32_t count = load_i32(&q.count)
-    cdef int slots = count * PINS, i = <int>((pthread_self() >> 12) % slots), looked = 0
+    cdef int slots = count * PINS, i = <int>((<uintptr_t>pthread_self() >> 12) % slots), looked = 0
     cdef int64_t* era
     while True:
         # A stale era is harmless: it only makes the collector wait. The exchange is a full barrier: a collector that
