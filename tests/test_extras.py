@@ -14,7 +14,7 @@ from tests.sources import ROOT, files, text_of
 PARTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", ["arrow", "chart", "spark", "avro", "delta", "iceberg"])
+@pytest.mark.parametrize("extra", ["arrow", "numpy", "otel", "chart", "spark", "avro", "delta", "iceberg"])
 def test_the_packages_of_a_part(extra: str) -> None:
     """The packages of a part include those of its parts, and never pybroker; each is one shell word."""
     said = extras.install(extra)

@@ -43,14 +43,14 @@ IMPORTED_AS = {"pyjwt": "jwt"}
 """The import names of distributions that differ from their names."""
 OPTIONAL = {  # rooms that need an optional package
     "pybroker.testing": {"pytest"},
-    "pybroker.client": {"confluent_kafka", "fastavro", "pyarrow"},
+    "pybroker.client": {"confluent_kafka", "fastavro", "numpy", "pyarrow"},
     "pybroker.backup": {"pyarrow"},
     "pybroker.cli": {"matplotlib"},
     "pybroker.console": {"fastavro", "jinja2", "starlette", "uvicorn"},
     "pybroker.avro": {"fastavro"},
-    "pybroker.frames": {"fastavro", "polars", "pyarrow"},
+    "pybroker.frames": {"fastavro", "numpy", "polars", "pyarrow"},
     "pybroker.server": {"opentelemetry"},
-    "pybroker.spark": {"deltalake", "fastavro", "py4j", "pyarrow", "pyiceberg", "pyspark"},
+    "pybroker.spark": {"deltalake", "fastavro", "numpy", "py4j", "pyarrow", "pyiceberg", "pyspark"},
 }
 # The same inside core; what stands beside these rooms is the wall, which alone may import any of them.
 CORE_FLOORS = {

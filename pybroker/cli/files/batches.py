@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from pybroker.cli.output import Document
+from pybroker.client import segment_files
 from pybroker.core import SegmentScan, crc32c
 from pybroker.errors import KafkaError
 from pybroker.model import CODECS
@@ -109,10 +110,8 @@ def _bounds(path: Path) -> tuple[int, int]:
     with another name."""
     if not _is_segment(path):
         return -1, _OFFSET_MAX
-    from pybroker.client.columns.segments import LogFiles  # and numpy with it, which other commands do without
-
     base = int(path.stem)
-    after = LogFiles(path.parent).base_behind(base)
+    after = segment_files.base_behind(path.parent, base)
     return base, _OFFSET_MAX if after is None else after
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pybroker.client import segment_files
 from pybroker.client.columns.arrays import record_arrays
 from pybroker.core import ColumnBatch, Columns, FileMap, LogError, PartitionBatches, SegmentScan
 from pybroker.errors import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
@@ -41,7 +42,6 @@ INDEXES: Final = {
 CHUNK_BYTES: Final = 1 << 20
 """Copied at once where nothing is mapped; a batch that is larger is copied whole."""
 
-_LOG_NAME: Final = re.compile(r"(\d{20})\.log")
 _DIRECTORY_NAME: Final = re.compile(r"(?P<topic>[\w.-]+)-(?P<partition>\d{1,9})(\.[0-9a-f]{32}-(delete|stray|future))?")
 _LENGTH_AT: Final = 8
 _FRAME_BYTES: Final = 12
@@ -194,7 +194,7 @@ class LogFiles:
 
     def segments(self) -> list[int]:
         """The base offsets of the segments that are there now, ascending."""
-        return sorted(int(found[1]) for name in os.listdir(self.path) if (found := _LOG_NAME.fullmatch(name)))
+        return segment_files.bases(self.path)
 
     def batches(self, start: int, end: int | None = None) -> Iterator[PartitionBatches]:
         """The records from `start` to before `end` (None: all there are now), each to be read to its end in turn.
@@ -229,23 +229,14 @@ class LogFiles:
                 except FileNotFoundError:
                     break  # removed since, or merged into another: look again
                 if (base, os.fstat(file).st_ino) != done:
-                    return OpenSegment(file, base, path, self.base_behind(base))
+                    return OpenSegment(file, base, path, segment_files.base_behind(self.path, base))
                 os.close(file)
             else:
                 return None
         raise FileNotFoundError(f"{self.path}: its segments go faster than they can be opened")
 
-    def base_behind(self, base: int) -> int | None:
-        """The base of the next segment with records. Call it after a file is open: compaction removes merged segments
-        before it renames the new one."""
-        for after in self.segments():
-            with contextlib.suppress(FileNotFoundError):
-                if after > base and self._file(after, ".log").stat().st_size:
-                    return after
-        return None
-
     def _file(self, base: int, suffix: str) -> Path:
-        return self.path / f"{base:020}{suffix}"
+        return segment_files.path_of(self.path, base, suffix)
 
     def _batches_of(self, segment: OpenSegment, offset: int, end: int | None) -> Iterator[PartitionBatches]:
         """The batches of one segment, as much as is mapped at once."""

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from pybroker.client.columns import np  # which says so if there is none
 from pybroker.client.columns.arrays import ByteArray
 from pybroker.core import ByteColumn, HeaderColumn
 
