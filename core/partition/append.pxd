@@ -41,6 +41,7 @@ cdef int partition_append(
 cdef int partition_append_marker(
     partition_t* p, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, bint commit,
     int64_t now_ms, appended_t* out) noexcept nogil
+cdef bint partition_in_transaction(partition_t* p, const batch_t* b) noexcept nogil
 cdef int64_t partition_verify(partition_t* p, int64_t producer_id, int16_t epoch, int32_t first) noexcept nogil
 cdef void append_remember(log_t* l, int64_t id, producer_t* before) noexcept nogil
 cdef void append_undo(log_t* l, const batch_t* b, const producer_t* before) noexcept nogil

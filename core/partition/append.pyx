@@ -438,6 +438,17 @@ cdef int partition_append_marker(
     return status
 
 
+cdef bint partition_in_transaction(partition_t* p, const batch_t* b) noexcept nogil:
+    """True if a transaction of the batch's producer and epoch is open here."""
+    cdef const producer_t* known
+    cdef bint is_open
+    pthread_mutex_lock(&p.log.append_mutex)
+    known = sequence_find(&p.log.producers, b.producer_id)
+    is_open = known != NULL and known.txn_first_offset >= 0 and known.epoch == b.producer_epoch
+    pthread_mutex_unlock(&p.log.append_mutex)
+    return is_open
+
+
 cdef int64_t partition_verify(partition_t* p, int64_t producer_id, int16_t epoch, int32_t first) noexcept nogil:
     """NO_GUARD if a transaction of the producer is open here in this epoch; else a guard for the append of a batch
     about which its coordinator is asked. -ENOMEM without memory."""

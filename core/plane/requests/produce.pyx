@@ -22,10 +22,9 @@ from pybroker.core.base.frame cimport AT_CORRELATION_ID, SIZE_BYTES
 from pybroker.core.base.protocol cimport (
     PRODUCE_BYTES_PARTITION_RESPONSES, PRODUCE_BYTES_RESPONSES, PRODUCE_TAG_CURRENT_LEADER,
     PRODUCE_VERSION_CURRENT_LEADER, PRODUCE_VERSION_FLEXIBLE, PRODUCE_VERSION_LOG_START_OFFSET, PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN, PRODUCE_VERSION_RECORD_ERRORS, PRODUCE_VERSION_TOPIC_ID, PRODUCE_VERSION_ZSTD,
+    PRODUCE_VERSION_MIN, PRODUCE_VERSION_RECORD_ERRORS, PRODUCE_VERSION_TOPIC_ID,
 )
-from pybroker.core.batch.batch cimport CODEC_NONE, CODEC_ZSTD, batch_codec
-from pybroker.core.batch.validate cimport ENVELOPE, batch_look_inside
+from pybroker.core.batch.batch cimport CODEC_NONE, batch_codec
 from pybroker.core.partition.append cimport FROM_CLIENT, checked_t, partition_append_checked, partition_check
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, LEADER, TOPIC_ID_BYTES, partition_hold, partition_leads, partition_role, partition_t,
@@ -43,6 +42,7 @@ from pybroker.core.plane.limits.rights cimport RIGHT_WRITE, rights_allow
 from pybroker.core.plane.requests.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, leaders_t, write_current_leader, write_leaders,
 )
+from pybroker.core.plane.requests.produce_check cimport check_inside, check_transaction
 from pybroker.core.plane.requests.verdict cimport DECLINED, DONE, REFUSED, verdict_t
 from pybroker.core.plane.requests.wire cimport (
     read_header, read_length, read_text, read_topic, skip_tags, text_t, write_length, write_no_tags, write_text,
@@ -60,30 +60,17 @@ cdef enum:
     AT_LOG_START_OFFSET = AT_LOG_APPEND_TIME + 8
     PARTITION_BYTES = PRODUCE_BYTES_PARTITION_RESPONSES + CURRENT_LEADER_BYTES
     ANSWER_BYTES = 64            # of a response without its topics, at most
-    PLAIN_REQUEST_MAX = 4 << 20  # decompressed, of the batches of one request; a request with more goes to Python
 
 cdef struct request_t:
     int32_t correlation
     text_t transactional_id
+    int64_t producer_id          # of the transactional batches; -1 none
     int16_t acks
     int32_t timeout_ms
     int32_t topics
     const uint8_t* body          # the position of the topics
     int64_t answer_bytes         # at most
     int64_t throttle_ms
-
-
-cdef bint check_inside(turn_t* t, const order_t* o, int16_t version) noexcept nogil:
-    """True if a compressed batch may be appended here. If it is invalid, or large, the request goes to Python."""
-    cdef int64_t plain = 0
-    if version < PRODUCE_VERSION_ZSTD and batch_codec(&o.checked.batch) == CODEC_ZSTD:
-        return False
-    if load_i32(&o.partition.native_append) != ENVELOPE:
-        if t.plain_bytes > t.plain_most + PLAIN_REQUEST_MAX:
-            return False
-        plain = batch_look_inside(&o.checked.batch)
-        t.plain_bytes += max(plain, <int64_t>0)
-    return plain >= 0
 
 
 cdef order_t* turn_away(turn_t* t, order_t* o, int32_t listener) noexcept nogil:
@@ -101,7 +88,7 @@ cdef order_t* turn_away(turn_t* t, order_t* o, int32_t listener) noexcept nogil:
 
 
 cdef order_t* check_partition(
-    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, int16_t acks, const conn_t* c,
+    turn_t* t, registry_t* reg, cursor_t* r, int16_t version, request_t* q, const conn_t* c,
     const text_t* topic) noexcept nogil:
     """Decode one partition of a request into a new order; NULL if it cannot be executed here."""
     cdef bint flexible = version >= PRODUCE_VERSION_FLEXIBLE
@@ -129,12 +116,15 @@ cdef order_t* check_partition(
     if load_i32(&o.partition.log.refusing):
         return NULL              # to Python: if the append fails again, its refusal has a message
     if lease_is_lost(o.partition.log.context) or (
-            is_under_min_isr(o.partition) if acks == -1 else lease_lapsed(o.partition.log.context)):
+            is_under_min_isr(o.partition) if q.acks == -1 else lease_lapsed(o.partition.log.context)):
         return NULL              # to Python: it is refused with a message
-    if partition_check(o.partition, data, n, -1, FROM_CLIENT, acks, &o.checked) != 0:
+    if partition_check(o.partition, data, n, -1, FROM_CLIENT, q.acks, &o.checked) != 0:
         return NULL
-    if batch_codec(&o.checked.batch) != CODEC_NONE and not check_inside(t, o, version):
+    if batch_codec(&o.checked.batch) != CODEC_NONE and not check_inside(
+            o.partition, &o.checked, version, t.plain_most, &t.plain_bytes):
         return NULL
+    if not check_transaction(o.partition, &o.checked, &q.producer_id):
+        return NULL              # Python asks its coordinator
     t.count += 1
     return o
 
@@ -147,8 +137,10 @@ cdef bint check_request(
     cdef int32_t partitions = 0, _i, _k
     if version < PRODUCE_VERSION_MIN or version > PRODUCE_VERSION_MAX or read_header(r, flexible, &q.correlation) != OK:
         return False
-    if read_text(r, flexible, &q.transactional_id) != OK or q.transactional_id.at != NULL:
-        return False
+    q.producer_id = -1
+    if read_text(r, flexible, &q.transactional_id) != OK or (
+            q.transactional_id.at != NULL and c.login.rights != NULL):
+        return False             # only Python knows who may use the transactional id
     if read_i16(r, &q.acks) != OK or q.acks < -1 or q.acks > 1:
         return False
     if read_i32(r, &q.timeout_ms) != OK or read_length(r, flexible, &q.topics) != OK or q.topics < 0:
@@ -161,11 +153,13 @@ cdef bint check_request(
             return False
         q.answer_bytes += topic.length + PRODUCE_BYTES_RESPONSES
         for _k in range(partitions):
-            if check_partition(t, reg, r, version, q.acks, c, &topic) == NULL:
+            if check_partition(t, reg, r, version, q, c, &topic) == NULL:
                 return False
             q.answer_bytes += PARTITION_BYTES
         if skip_tags(r, flexible) != OK:
             return False
+    if q.producer_id >= 0 and q.transactional_id.at == NULL:
+        return False
     q.answer_bytes += leaders_bytes(&t.leaders)
     return skip_tags(r, flexible) == OK and cursor_left(r) == 0
 
