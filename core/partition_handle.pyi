@@ -10,6 +10,9 @@ class Read:
     """The result of a read: a slice that begins with the batch that holds the offset and ends at a batch boundary."""
 
     slice: Slice | None
+    aborted_transactions: list[tuple[int, int]]
+    """With isolation level 1: (producer id, first offset) of the aborted transactions that the slice has records of,
+    in the order of their markers; perhaps some more that begin after it."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -114,7 +117,8 @@ class Partition(Log):
     ) -> Read:
         """The batches from `offset` up to max_bytes, below the high watermark (0), the last stable offset (1) or, for
         replicas, the log end offset. minimum_one: return the first batch even if it is larger. Raises
-        LogError(OFFSET_OUT_OF_RANGE), with the range in the message, and LogError(KAFKA_STORAGE_ERROR)."""
+        LogError(OFFSET_OUT_OF_RANGE), with the range in the message, and LogError(KAFKA_STORAGE_ERROR), also while a
+        bad transaction index is being built again."""
     def offset_for_timestamp(self, timestamp_ms: int, *, bound: int) -> tuple[int, int, int] | None:
         """(base offset, max timestamp, leader_epoch) of the first batch below `bound` whose max timestamp >=
         timestamp_ms; the caller searches the batch for the exact record."""

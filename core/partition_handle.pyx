@@ -6,6 +6,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EMFILE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32
 from pybroker.core.base.error_codes cimport (
@@ -20,6 +21,7 @@ from pybroker.core.partition.append cimport (
     FROM_CLIENT, INTERNAL, appended_t, partition_append, partition_append_marker, partition_verify,
 )
 from pybroker.core.partition.append_replica cimport NOT_ASKED, partition_append_replica, replicated_t
+from pybroker.core.partition.committed_read cimport partition_read_committed
 from pybroker.core.partition.partition cimport (
     BOUND_HIGH_WATERMARK, BOUND_LOG_END, LARGEST, LEADER, follower_t, partition_drop, partition_find, partition_read,
     partition_role, partition_tell_all, read_t, role_t,
@@ -34,6 +36,7 @@ from pybroker.core.slices cimport Slice
 from pybroker.core.storage.log.log cimport log_hold, log_t
 from pybroker.core.storage.producers.producer_state cimport DUPLICATE
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
+from pybroker.core.storage.segment.transaction_index cimport abort_list_t
 
 import array
 from collections import namedtuple
@@ -48,7 +51,8 @@ Follower = namedtuple("Follower", "broker in_isr broker_epoch log_end_offset cau
 class Read:
     """The result of a read: a slice that begins with the batch that holds the offset and ends at a batch boundary."""
 
-    __slots__ = ("high_watermark", "last_stable_offset", "log_end_offset", "log_start_offset", "slice")
+    __slots__ = (
+        "aborted_transactions", "high_watermark", "last_stable_offset", "log_end_offset", "log_start_offset", "slice")
 
 
 class Appended:
@@ -217,19 +221,30 @@ cdef class Partition(Log):
              bint minimum_one=True) -> Read:
         """The batches from `offset` up to max_bytes; see partition_handle.pyi."""
         cdef read_t r
-        cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK + (1 if isolation_level else 0)
-        cdef int status
+        cdef abort_list_t aborts
+        cdef int bound = BOUND_LOG_END if to_log_end else BOUND_HIGH_WATERMARK
+        cdef int64_t i
+        cdef int status = -EMFILE
         cdef Slice s
+        memset(&aborts, 0, sizeof(aborts))
         with nogil:
-            status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
-            while status == -EMFILE and self.waited():
-                status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
+            while status == -EMFILE:
+                if isolation_level and not to_log_end:
+                    status = partition_read_committed(
+                        self.state, offset, max_bytes, minimum_one, True, &r, &aborts)
+                else:
+                    status = partition_read(self.state, offset, max_bytes, bound, minimum_one, &r)
+                if status == -EMFILE and not self.waited():
+                    break
+        aborted = [(aborts.items[i].producer_id, aborts.items[i].first) for i in range(aborts.count)]
+        free(aborts.items)
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(
                 status, f"offset {offset} of {self.name} is outside {r.view.log_start} .. {r.view.log_end}")
         self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
         out = Read()
         out.slice = None
+        out.aborted_transactions = aborted
         if r.found.files != NULL:
             s = Slice()
             s.found = r.found

@@ -53,21 +53,24 @@ class Client:
 
     def produce(
         self, records: bytes, *, version: int = 9, acks: int = 1, partition: int = 0, number: int = 1,
-        timeout_ms: int = 1000,
+        timeout_ms: int = 1000, transactional_id: str | None = None,
     ) -> None:  # fmt: skip
         kind = m.ProduceRequest.TopicData
         parts = [kind.PartitionData(index=partition, records=records)]
         topics = [kind(name="t", topic_id=TOPIC_ID, partition_data=parts)]
-        request = m.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        request = m.ProduceRequest(
+            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
+        )
         self.send(codec.encode_request(PRODUCE, version, number, "c", request))
 
     def fetch(
-        self, offset: int, *, version: int = 12, max_wait_ms: int = 0, min_bytes: int = 1, number: int = 2
-    ) -> None:
+        self, offset: int, *, version: int = 12, max_wait_ms: int = 0, min_bytes: int = 1, number: int = 2,
+        isolation_level: int = 0, max_bytes: int = 1 << 20,
+    ) -> None:  # fmt: skip
         kind = m.FetchRequest.Topics
-        parts = [kind.Partitions(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+        parts = [kind.Partitions(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)]
         request = m.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 24,
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 24, isolation_level=isolation_level,
             topics=[kind(topic="t", topic_id=TOPIC_ID, partitions=parts)],
         )  # fmt: skip
         self.send(codec.encode_request(FETCH, version, number, "c", request))
@@ -140,14 +143,18 @@ def step_until(stage: Stage, probe: Callable[[], object], wait_ms: int = 20) -> 
 class Stage:
     """A broker's core with one topic `t` (two partitions) and a plane that is stepped by hand."""
 
-    def __init__(self, home: Path, reactors: int = 1, partitions: int = 2, **limits: int) -> None:
+    def __init__(
+        self, home: Path, reactors: int = 1, partitions: int = 2, *, clean: bool = False, **limits: int
+    ) -> None:
         self.broker = core.LogManager()
         self.plane = core.Plane(self.broker, reactors=reactors, **{"frame_bytes_max": FRAME_MAX, **limits})
         self.reactors = reactors
         self.partitions = []
         self.clients: list[Client] = []
         for index in range(partitions):
-            partition = self.broker.open(str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0})
+            partition = self.broker.open(
+                str(home), "t", index, topic_id=TOPIC_ID, config={"file.delete.delay.ms": 0}, clean=clean
+            )
             partition.become_leader(0, 0)
             self.plane.publish(partition, native_append=True)
             self.partitions.append(partition)

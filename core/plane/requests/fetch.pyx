@@ -39,6 +39,7 @@ cdef enum:
 
 cdef void fetcher_free(fetcher_t* f) noexcept nogil:
     free(f.request.wanted)
+    free(f.request.aborts.items)
 
 
 cdef bint park(fetcher_t* f, operation_t* op) noexcept nogil:

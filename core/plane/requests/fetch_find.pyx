@@ -10,13 +10,14 @@ from pybroker.core.base.clock cimport monotonic_ns
 from pybroker.core.base.error_codes cimport (
     FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
 )
+from pybroker.core.partition.committed_read cimport UNREAD_INDEX, partition_read_committed
 from pybroker.core.partition.partition cimport FOLLOWER, LEADER, partition_read, partition_role, role_t
 from pybroker.core.partition.watermark cimport watermark_is_in_sync, watermark_note_fetch
 from pybroker.core.plane.connection.conn cimport conn_t
 from pybroker.core.plane.connection.operation cimport operation_new, operation_t
 from pybroker.core.plane.limits.quota_bucket cimport bucket_most, bucket_record, bucket_wait
 from pybroker.core.plane.limits.quotas cimport quotas_fetched
-from pybroker.core.plane.requests.fetch_wire cimport fetch_bound, fetch_t, wanted_t
+from pybroker.core.plane.requests.fetch_wire cimport ABORTS_MAX, fetch_bound, fetch_t, wanted_t
 from pybroker.core.storage.background.cold_reads cimport (
     cold_new, cold_put, cold_t, cold_wish, reader_is_cold, reader_is_open,
 )
@@ -100,12 +101,25 @@ cdef int find_follower(fetcher_t* f, wanted_t* w, int32_t leader_epoch) noexcept
         q.session_id if q.session_epoch > 0 else 0, q.session_epoch, f.now_ms)
 
 
+cdef int read_committed(fetch_t* q, wanted_t* w, int64_t most, bint minimum_one) noexcept nogil:
+    """Find the committed records of a partition; UNREAD_INDEX if Python must handle it."""
+    cdef int status
+    w.aborts_from = q.aborts.count
+    status = partition_read_committed(w.partition, w.offset, most, minimum_one, False, &w.read, &q.aborts)
+    w.aborts_count = q.aborts.count - w.aborts_from
+    if status == 0 and q.aborts.count > ABORTS_MAX:
+        return UNREAD_INDEX      # fetch_let_go releases the records
+    return status
+
+
 cdef int read_one(fetch_t* q, wanted_t* w, int64_t most, bint minimum_one) noexcept nogil:
     """Find the records of a partition, at least one batch if required or if nothing was found yet; a status."""
     if not reader_is_open(w.partition.log, w.offset) and not may_open(q):
         return -EMFILE
-    return partition_read(
-        w.partition, w.offset, most, fetch_bound(q), minimum_one or q.found_bytes == 0, &w.read)
+    minimum_one |= q.found_bytes == 0
+    if q.replica >= 0 or not q.isolation:
+        return partition_read(w.partition, w.offset, most, fetch_bound(q), minimum_one, &w.read)
+    return read_committed(q, w, most, minimum_one)
 
 
 cdef bint is_throttled(fetcher_t* f, const wanted_t* w) noexcept nogil:
@@ -150,6 +164,7 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
     cdef bint lapsed = lease_lapsed(w.partition.log.context)
     w.read.found.files = NULL
     w.read.found.length = 0
+    w.aborts_from = w.aborts_count = 0
     w.diverges = 0
     partition_role(w.partition, &role)
     epoch = <int32_t>role.leader_epoch
@@ -179,6 +194,8 @@ cdef int find_one(fetcher_t* f, wanted_t* w, int64_t most) noexcept nogil:
             return 0
         status = read_one(q, w, min(most, q.throttled_left) if throttled else most, throttled and most > 0)
         q.throttled_left -= w.read.found.length if throttled else 0
+    if status == UNREAD_INDEX:
+        return -1
     if status == -EMFILE and q.found_bytes > 0:
         tell_ends(w)
         return LATER
@@ -207,6 +224,7 @@ cdef bint fetch_find(fetcher_t* f, bint* settled) noexcept nogil:
     cdef int32_t i
     q.found_bytes = 0
     q.opens = 0
+    q.aborts.count = 0
     allow_throttled(f)
     settled[0] = q.max_wait_ms <= 0
     for i in range(q.count):

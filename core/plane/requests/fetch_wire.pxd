@@ -9,9 +9,11 @@ from pybroker.core.plane.requests.fetch_session cimport session_t, tracked_t
 from pybroker.core.plane.requests.nodes cimport leaders_t
 from pybroker.core.plane.requests.verdict cimport verdict_t
 from pybroker.core.plane.requests.wire cimport text_t
+from pybroker.core.storage.segment.transaction_index cimport abort_list_t
 
 cdef enum:
     WANTED_MAX = 16384           # partitions of one fetch; one with more goes to Python
+    ABORTS_MAX = 65536           # aborted transactions in one response; one with more is made by Python
 
 cdef struct wanted_t:            # one partition of a fetch
     partition_t* partition
@@ -29,6 +31,8 @@ cdef struct wanted_t:            # one partition of a fetch
     int32_t led_epoch
     read_t read                  # the records found, held
     int32_t copied               # its records are copied, not sent from the file
+    int64_t aborts_from          # the aborted transactions among its records, in the fetch's list
+    int64_t aborts_count
 
 cdef struct request_part_t:              # a part of the request's bytes
     const uint8_t* at
@@ -60,6 +64,7 @@ cdef struct fetch_t:             # a fetch being executed; each reactor has one 
     int64_t withheld_ms          # ms until more of those is allowed; 0: nothing was withheld
     leaders_t leaders            # named in the response
     int32_t opens                # files that the reactor opened for it
+    abort_list_t aborts          # of all its partitions
     int32_t count
     int32_t capacity
     wanted_t* wanted

@@ -19,7 +19,8 @@ from pybroker.core.base.cursor cimport (
 from pybroker.core.base.error_codes cimport NOT_LEADER_OR_FOLLOWER
 from pybroker.core.base.frame cimport AT_CORRELATION_ID, SIZE_BYTES
 from pybroker.core.base.protocol cimport (
-    FETCH_BYTES_DIVERGING_EPOCH, FETCH_BYTES_TOPICS, FETCH_REQUEST_BYTES_PARTITIONS, FETCH_RESPONSE_BYTES_PARTITIONS,
+    FETCH_BYTES_ABORTED_TRANSACTIONS, FETCH_BYTES_DIVERGING_EPOCH, FETCH_BYTES_TOPICS, FETCH_REQUEST_BYTES_PARTITIONS,
+    FETCH_RESPONSE_BYTES_PARTITIONS,
     FETCH_TAG_CURRENT_LEADER, FETCH_TAG_DIVERGING_EPOCH, FETCH_TAG_REPLICA_STATE, FETCH_VERSION_CURRENT_LEADER_EPOCH,
     FETCH_VERSION_FLEXIBLE, FETCH_VERSION_LAST_FETCHED_EPOCH, FETCH_VERSION_LOG_START_OFFSET,
     FETCH_VERSION_NODE_ENDPOINTS, FETCH_VERSION_PREFERRED_READ_REPLICA, FETCH_VERSION_RACK_ID,
@@ -28,6 +29,7 @@ from pybroker.core.base.protocol cimport (
 from pybroker.core.partition.partition cimport TOPIC_ID_BYTES, partition_t
 from pybroker.core.partition.registry cimport registry_by_id, registry_by_name, registry_t
 from pybroker.core.plane.connection.conn cimport conn_add_file, conn_copy_file, conn_room, conn_t, conn_wrote
+from pybroker.core.plane.requests.fetch_aborts cimport write_aborts
 from pybroker.core.plane.requests.fetch_session cimport session_forget, session_t, tracked_t
 from pybroker.core.plane.requests.nodes cimport (
     CURRENT_LEADER_BYTES, leaders_add, leaders_bytes, write_current_leader, write_leaders,
@@ -358,6 +360,7 @@ cdef int64_t bytes_from(const fetch_t* f, int32_t i) noexcept nogil:
     cdef int64_t n = ANSWER_BYTES + leaders_bytes(&f.leaders)  # before the partitions, and after them
     while i < f.count:
         n += PARTITION_BYTES + (CURRENT_LEADER_BYTES if f.wanted[i].error == NOT_LEADER_OR_FOLLOWER else 0)
+        n += f.wanted[i].aborts_count * FETCH_BYTES_ABORTED_TRANSACTIONS
         if begins_topic(f, i):
             n += f.wanted[i].partition.topic_length + FETCH_BYTES_TOPICS
         if f.wanted[i].read.found.files != NULL:
@@ -400,7 +403,7 @@ cdef verdict_t write_partition(fetch_t* f, conn_t* c, writer_t* w, uint8_t** roo
     write_i64(w, p.read.view.last_stable)
     if f.version >= FETCH_VERSION_LOG_START_OFFSET:
         write_i64(w, p.read.view.log_start)
-    write_length(w, flexible, 0 if f.isolation and not p.error else -1)  # aborted_transactions: null unless asked for
+    write_aborts(w, f.aborts.items + p.aborts_from, p.aborts_count if f.isolation and not p.error else -1, flexible)
     if f.version >= FETCH_VERSION_PREFERRED_READ_REPLICA:
         write_i32(w, -1)         # preferred_read_replica
     write_length(w, flexible, <int32_t>p.read.found.length)

@@ -8,7 +8,7 @@ from libc.errno cimport EEXIST, ENOMEM
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, rand
 
-from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64
+from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.vfs cimport P_ROLL_AFTER, P_ROLL_BEFORE, vfs_pass
 from pybroker.core.storage.log.log cimport (
@@ -44,7 +44,7 @@ cdef bint log_must_roll(
     return last_offset - s.base_offset > SEGMENT_SPAN_MAX
 
 
-cdef int keep_snapshot(log_t* l) noexcept nogil:
+cdef int log_keep_snapshot(log_t* l) noexcept nogil:
     """Queue a producer snapshot at the log's end, which the flusher writes."""
     cdef snapshot_t* p
     cdef int status
@@ -94,11 +94,11 @@ cdef int list_next(log_t* l, segment_t* s) noexcept nogil:
     Under the append mutex."""
     cdef view_t v
     cdef int64_t jitter_ms = peek_i64(&l.settings.segment_jitter_ms)
-    cdef int status = keep_snapshot(l)
+    cdef int status = log_keep_snapshot(l)
     if status == 0:
         if l.segments != NULL and l.segments.count > 0:
             log_active(l).end_offset = l.view.log_end
-            log_active(l).open_after = transactions_first_open(&l.transactions)
+            poke_i64(&log_active(l).open_after, transactions_first_open(&l.transactions))
         status = log_add_segment(l, s)
     if status < 0:
         return status

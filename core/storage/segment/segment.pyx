@@ -32,7 +32,7 @@ from pybroker.core.storage.segment.index cimport (
 from pybroker.core.storage.segment.open_files cimport (
     close_counted, files_drop, files_hold, files_new, files_t, indexes_drop, indexes_t,
 )
-from pybroker.core.storage.segment.transaction_index cimport aborts_free, aborts_write
+from pybroker.core.storage.segment.transaction_index cimport aborts_free, aborts_t, aborts_write
 
 cdef extern from *:
     """
@@ -331,15 +331,16 @@ cdef int segment_note_last(segment_t* s) noexcept nogil:
 cdef int segment_write_indexes(segment_t* s, const char* suffix, bint durable) noexcept nogil:
     """Bring the index files up to date. Under the flush mutex, which guards the files."""
     cdef char path[PATH_BYTES]
+    cdef aborts_t* aborts = <aborts_t*>load_ptr(<void**>&s.aborts)
     cdef int status
     suffixed_path(s, ".index", suffix, path)
     status = index_write(&s.indexes.offsets, s.fs, path, durable)
     if status == 0:
         suffixed_path(s, ".timeindex", suffix, path)
         status = index_write(&s.indexes.times, s.fs, path, durable)
-    if status == 0 and s.aborts != NULL:
+    if status == 0 and aborts != NULL:
         suffixed_path(s, ".txnindex", suffix, path)
-        status = aborts_write(s.aborts, s.fs, path, durable)
+        status = aborts_write(aborts, s.fs, path, durable)
     return status
 
 
@@ -407,6 +408,7 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
     """Make the first `size` bytes and the indexes durable. The caller is pinned, and the only one that flushes the log.
 
     -EIO if the data could not be synced, for any reason."""
+    cdef const aborts_t* aborts = <const aborts_t*>load_ptr(<void**>&s.aborts)
     cdef files_t* f
     cdef int status
     if load_i64(&s.flushed) >= size and size > 0:
@@ -423,7 +425,7 @@ cdef int segment_flush(segment_t* s, int64_t size) noexcept nogil:
             status = sync_file(s, P_INDEX_SYNC, ".index")
             if status == 0:
                 status = sync_file(s, P_INDEX_SYNC, ".timeindex")
-        if status == 0 and load_ptr(<void**>&s.aborts) != NULL and s.aborts.count > 0 and not load_i32(&s.aborts_bad):
+        if status == 0 and aborts != NULL and load_i64(&aborts.count) > 0 and not load_i32(&s.aborts_bad):
             status = sync_file(s, P_INDEX_SYNC, ".txnindex")
     if status == 0:
         store_i64(&s.flushed, size)

@@ -19,6 +19,11 @@ cdef struct aborts_t:
     aborted_t* chunks[<int>ABORTED_CHUNKS]
     int64_t* lowest[<int>ABORTED_CHUNKS]  # of each 64 entries of a chunk: the lowest first offset, or a lower one
 
+cdef struct abort_list_t:    # of the answers to a reader; empty when zeroed, and reused
+    aborted_t* items
+    int64_t count
+    int64_t capacity
+
 cdef aborts_t* aborts_new() noexcept nogil
 cdef void aborts_free(void* aborts) noexcept nogil
 cdef int aborts_reserve(aborts_t* x, int64_t n) noexcept nogil
@@ -29,3 +34,5 @@ cdef int aborts_load(
     vfs_t* fs, const char* path, int64_t base_offset, int64_t end_offset, aborts_t** out) noexcept nogil
 cdef int aborts_write(aborts_t* x, vfs_t* fs, const char* path, bint durable) noexcept nogil
 cdef int aborts_replace(const aborts_t* x, vfs_t* fs, const char* path) noexcept nogil
+cdef int aborts_collect(
+    const aborts_t* x, int64_t offset, int64_t end, abort_list_t* into, bint* complete) noexcept nogil

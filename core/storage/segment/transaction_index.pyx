@@ -4,16 +4,20 @@
                       bytes, big-endian, one for each ABORT marker in the segment that ended a transaction. The last
                       offset is the marker's, and rises. The data may lie in earlier segments. No file: no such marker.
 
+A reader of [offset, end) is given the entries whose last offset is not below `offset`, and whose first is below `end`.
+Both last offsets and last stable offsets rise, so binary searches find where to begin, and where all transactions that
+began below `end` have ended; of the entries between, 64 are passed at once if all of them began later.
+
 The index of an active segment is on the heap, and its file lags behind: recovery builds it again. That of a sealed one
 is read by the first reader that needs it. A file that is torn, does not rise, or leaves its segment is not trusted.
 """
 
 from libc.errno cimport EIO, ENOENT, ENOMEM
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
-from pybroker.core.base.atomic cimport load_i64, poke_i64, store_i64
+from pybroker.core.base.atomic cimport load_i64, peek_i64, poke_i64, store_i64
 from pybroker.core.base.cursor cimport load_be16, load_be64, store_be16, store_be64
 from pybroker.core.base.vfs cimport (
     P_INDEX_SYNC, P_INDEX_WRITE, P_NONE, P_SEGMENT_READ, vfs_close, vfs_open, vfs_pread, vfs_pwrite, vfs_replace,
@@ -23,6 +27,7 @@ from pybroker.core.base.vfs cimport (
 cdef enum:
     BLOCK = 64                   # entries with one lowest first offset; the first chunk has as many
     RAW_ENTRIES = 256            # entries that one call reads or writes, on the stack
+    FIRST_CAPACITY = 64
 
 cdef extern from *:
     """
@@ -224,4 +229,39 @@ cdef int aborts_write(aborts_t* x, vfs_t* fs, const char* path, bint durable) no
     if status == 0 and durable:
         status = vfs_sync(fs, P_INDEX_SYNC, fd)
     vfs_close(fd)
+    return status
+
+
+# -- look-ups ----------------------------------------------------------------------------------------------------------
+
+cdef int list_add(abort_list_t* into, const aborted_t* e) noexcept nogil:
+    cdef int64_t capacity = into.capacity * 2 if into.capacity else FIRST_CAPACITY
+    cdef aborted_t* larger
+    if into.count == into.capacity:
+        larger = <aborted_t*>realloc(into.items, sizeof(aborted_t) * capacity)
+        if larger == NULL:
+            return -ENOMEM
+        into.items = larger
+        into.capacity = capacity
+    into.items[into.count] = e[0]
+    into.count += 1
+    return 0
+
+
+cdef int aborts_collect(
+    const aborts_t* x, int64_t offset, int64_t end, abort_list_t* into, bint* complete) noexcept nogil:
+    """Add the aborted transactions that a reader of [offset, end) needs, in the order of their markers. `complete`: no
+    later segment has one of them. 0 or -ENOMEM."""
+    cdef int64_t count = load_i64(&x.count)
+    cdef int64_t i = first_to_reach(x, count, offset, False), stop = first_to_reach(x, count, end, True)
+    cdef int status = 0
+    complete[0] = stop < count
+    stop = min(stop + 1, count)
+    while i < stop and status == 0:
+        if i % BLOCK == 0 and peek_i64(lowest_of(x, i)) >= end:
+            i += BLOCK
+            continue
+        if place(x, i).first < end:
+            status = list_add(into, place(x, i))
+        i += 1
     return status

@@ -307,7 +307,8 @@ class Fetch:
         answer.last_stable_offset = read.last_stable_offset
         answer.log_start_offset = read.log_start_offset
         if isolation == READ_COMMITTED:
-            answer.aborted_transactions = []
+            listed = m.FetchResponse.Responses.Partitions.AbortedTransactions
+            answer.aborted_transactions = [listed(producer_id=p, first_offset=o) for p, o in read.aborted_transactions]
         if read.slice is not None:
             answer.records = _sendable(read.slice, slow=log.slow_reads)
         return read.log_end_offset if by.to_log_end else read.high_watermark
