@@ -29,6 +29,7 @@ cdef struct round_t:
     segment_t* fresh             # the segment being written
     buffer_t written             # its end, not in the file yet
     bint differs                 # the segment differs from its sources
+    bint indexed                 # one of its sources has a transaction index
     int64_t generation
     int64_t bytes_per_s          # 0: no limit
     int64_t started_ms

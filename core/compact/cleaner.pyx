@@ -27,13 +27,14 @@ from pybroker.core.base.page_cache cimport forget, passed_add, passed_end, passe
 from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.base.reclamation cimport pin, unpin
 from pybroker.core.base.vfs cimport (
-    P_CLEAN_SYNC, P_CLEAN_WRITE, P_SEGMENT_READ, vfs_ask_for, vfs_pread, vfs_pwrite, vfs_set_modified, vfs_sync,
-    vfs_write_behind,
+    P_CLEAN_SYNC, P_CLEAN_WRITE, P_NONE, P_SEGMENT_READ, vfs_ask_for, vfs_pread, vfs_pwrite, vfs_replace,
+    vfs_set_modified, vfs_sync, vfs_unlink, vfs_write_behind,
 )
 from pybroker.core.batch.batch cimport HEADER_BYTES, batch_check, batch_last_offset, batch_parse, batch_t
 from pybroker.core.compact.offset_map cimport MAP_FULL, offset_map_init
 from pybroker.core.compact.record_filter cimport buffer_reserve, filter_batch, filter_free, filter_learn, filtered_t
 from pybroker.core.compact.replace_segments cimport CHANGED, replace_segments
+from pybroker.core.compact.transaction_trace cimport trace_sort
 from pybroker.core.storage.log.log cimport (
     log_note_index, log_offline, log_t, log_trust, log_view, segments_floor, segments_t, view_t,
 )
@@ -41,11 +42,12 @@ from pybroker.core.storage.producers.producer_state cimport sequence_copy
 from pybroker.core.storage.segment.index cimport TIME_ENTRY
 from pybroker.core.storage.segment.open_files cimport files_drop, indexes_drop
 from pybroker.core.storage.segment.segment cimport (
-    segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_t, segment_unlink,
-    segment_visit, segment_write_indexes,
+    PATH_BYTES, segment_create, segment_free, segment_new, segment_note, segment_note_last, segment_path, segment_t,
+    segment_unlink, segment_visit, segment_write_indexes,
 )
-from pybroker.core.storage.segment.segment_aborts cimport segment_copy_aborts
+from pybroker.core.storage.segment.segment_aborts cimport segment_aborts, segment_add_abort, segment_has_aborts
 from pybroker.core.storage.segment.segment_search cimport BODY_ELSEWHERE, NOT_FOUND
+from pybroker.core.storage.segment.transaction_index cimport aborts_collect, aborts_t
 
 cdef enum:
     BUFFER_BYTES = 1 << 20
@@ -90,13 +92,9 @@ cdef int open_source(round_t* c, int64_t i) noexcept nogil:
         c.source.next_base = list.items[i + 1].base_offset
         c.source.size = load_i64(&s.size)
         c.source.modified_ms = s.modified_ms
+        c.indexed |= segment_has_aborts(s)
         if load_i32(&s.sealed):
             status = segment_visit(s, &c.source.files)
-        if status == 0 and c.fresh != NULL:
-            status = segment_copy_aborts(s, c.fresh)
-            log_note_index(l, s)
-            if status == 0 and c.fresh.aborts_bad:
-                status = CHANGED     # the next round finds it built again
     unpin(&l.context.reclaim, slot)
     return CHANGED if load_i64(&l.segments_generation) != c.generation else status
 
@@ -232,6 +230,8 @@ cdef int copy_source(round_t* c, bint last) noexcept nogil:
         if status == 0 and made.size:
             c.differs |= made.at != b.at
             status = add_batch(c, &b, &made)
+            if status == 0 and made.aborted != NULL:
+                status = segment_add_abort(c.fresh, made.aborted)
         elif status == 0:
             c.differs = True
         if status == 0:
@@ -242,9 +242,13 @@ cdef int copy_source(round_t* c, bint last) noexcept nogil:
 cdef int finish_fresh(round_t* c) noexcept nogil:
     """Make the written segment durable, with its indexes, as .cleaned files, which a start would remove."""
     cdef segment_t* s = c.fresh
+    cdef char path[PATH_BYTES]
     cdef int status = write_out(c)
     if status == 0:
         status = segment_note_last(s)
+    if status == 0 and c.indexed and s.aborts == NULL:  # an empty index, so that none of the sources' stays
+        segment_path(s, ".txnindex.cleaned", path)
+        status = log_trust(c.log, vfs_replace(s.fs, P_CLEAN_WRITE, path, "", 0, True))
     if status == 0:
         status = segment_write_indexes(s, ".cleaned", True)
         if status == 0:
@@ -265,6 +269,7 @@ cdef int write_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
     cdef int64_t i
     cdef int status = open_source(c, first)
     c.differs = count > 1
+    c.indexed = False
     c.written.length = 0
     if status != 0:
         return status
@@ -290,14 +295,20 @@ cdef int write_group(round_t* c, int64_t first, int64_t count, int64_t last_fill
 
 cdef int clean_group(round_t* c, int64_t first, int64_t count, int64_t last_filled) noexcept nogil:
     """Rewrite `count` segments as one; a single one whose records are all retained is left unchanged."""
+    cdef char path[PATH_BYTES]
     cdef int status = write_group(c, first, count, last_filled)
+    cdef bint empty
     if c.fresh == NULL:
         return status
+    empty = c.fresh.aborts == NULL
+    segment_path(c.fresh, ".txnindex", path)  # now, as the log may free what it owns
     c.after_bytes += c.fresh.size
     if status == 0 and c.differs:
         status = replace_segments(c.log, c.generation, first, count, c.fresh)
         if status == 0:
             c.generation += 1
+            if c.indexed and empty:
+                vfs_unlink(c.log.context.fs, P_NONE, path)
             c.fresh = NULL  # owned by the log now
             return 0
     else:
@@ -356,10 +367,34 @@ cdef int begin(round_t* c, int64_t* bound) noexcept nogil:
     return sequence_copy(&l.producers, &l.append_mutex, &c.filter.producers)
 
 
+cdef int collect_aborted(round_t* c, int64_t bound) noexcept nogil:
+    """Find the aborted transactions that began below the bound; their markers may lie past it. CHANGED if an index has
+    to be built again first."""
+    cdef log_t* l = c.log
+    cdef segments_t* list
+    cdef aborts_t* x = NULL
+    cdef int64_t i = 0
+    cdef bint complete = not load_i32(&l.has_aborts)
+    cdef int slot = pin(&l.context.reclaim), status = 0
+    list = <segments_t*>load_ptr(<void**>&l.segments)
+    while status == 0 and not complete and i < load_i64(&list.count):
+        status = segment_aborts(list.items[i].segment, &x)
+        if status == CORRUPT_MESSAGE:
+            log_note_index(l, list.items[i].segment)
+            status = CHANGED
+        elif status == 0 and x != NULL:
+            status = aborts_collect(x, 0, bound, &c.filter.trace.aborted, &complete)
+        i += 1
+    unpin(&l.context.reclaim, slot)
+    return status if status != 0 else trace_sort(&c.filter.trace)
+
+
 cdef int run(round_t* c, int64_t bound) noexcept nogil:
     cdef group_t group
     cdef int64_t first = 0
     cdef int status = begin(c, &bound)
+    if status == 0:
+        status = collect_aborted(c, bound)
     if status == 0:
         status = learn(c, bound)
     while status == 0:

@@ -3,7 +3,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from pybroker.core.batch.batch cimport batch_t
 from pybroker.core.compact.offset_map cimport offset_map_t
+from pybroker.core.compact.transaction_trace cimport trace_t
 from pybroker.core.storage.producers.producer_state cimport sequence_t
+from pybroker.core.storage.segment.transaction_index cimport aborted_t
 
 cdef enum:
     FAILED_IN_PYTHON = -100005   # a status: a codec raised; the exception is in `Codec.failure`
@@ -23,6 +25,7 @@ cdef struct filter_t:
     int64_t keys_from            # the records of [keys_from, keys_end) are in `keys`
     int64_t keys_end
     sequence_t producers         # at the start of the round
+    trace_t trace                # of transactions
     int64_t now_ms
     int64_t delete_retention_ms
     int64_t records_dropped
@@ -37,6 +40,7 @@ cdef struct filtered_t:            # a batch to store; size 0: removed
     const uint8_t* at
     int64_t size
     int64_t timestamp            # the largest of its records; -1 without records
+    const aborted_t* aborted     # of a marker that stays: its entry of the transaction index; else NULL
 
 cdef int buffer_reserve(buffer_t* b, int64_t n) noexcept nogil
 cdef void filter_free(filter_t* s) noexcept nogil

@@ -12,9 +12,9 @@ batch's tombstones. Batches keep base offset, last offset delta, leader epoch an
 removed, unless it is its producer's last one or keep_empty is set: then the header is kept with count 0. Records
 without a key are removed.
 
-Transactions: the filter does not know which were committed. So a transactional record supersedes no other, and a
-transactional tombstone is retained, which is safe in both cases; both are removed if a later plain record has the key.
-Markers are retained.
+Transactions (transaction_trace.pyx): records of aborted ones are removed, whatever their keys, and their keys are not
+read. A marker has no key for the map. Once no batch of its transaction is left it gets a delete horizon as well, and
+goes after it. A producer that is known by markers only keeps the one with its epoch, at least as a header.
 """
 
 from libc.errno cimport ENOMEM
@@ -30,11 +30,12 @@ from pybroker.core.base.cursor cimport (
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
 from pybroker.core.batch.batch cimport (
     AT_ATTRIBUTES, AT_BASE_TIMESTAMP, AT_BATCH_LENGTH, AT_COUNT, AT_CRC, AT_MAX_TIMESTAMP, CODEC_MASK, CONTROL,
-    DELETE_HORIZON, HEADER_BYTES, LENGTH_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, batch_codec, batch_last_offset,
-    batch_payload, batch_payload_size, batch_t, batch_timestamp,
+    DELETE_HORIZON, HEADER_BYTES, LENGTH_BYTES, LOG_APPEND_TIME, batch_codec, batch_last_offset, batch_payload,
+    batch_payload_size, batch_t, batch_timestamp,
 )
 from pybroker.core.batch.record cimport record_next, record_t, record_timestamp
 from pybroker.core.compact.offset_map cimport offset_map_free, offset_map_last, offset_map_put
+from pybroker.core.compact.transaction_trace cimport trace_batch, trace_free, trace_is_aborted, trace_marker
 from pybroker.core.storage.producers.producer_state cimport producer_t, sequence_find, sequence_free
 
 cdef enum:
@@ -77,6 +78,7 @@ cdef int buffer_add(buffer_t* b, const uint8_t* p, int64_t n) noexcept nogil:
 cdef void filter_free(filter_t* s) noexcept nogil:
     offset_map_free(&s.keys)
     sequence_free(&s.producers)
+    trace_free(&s.trace)
     free(s.plain.at)
     free(s.kept.at)
     free(s.shifted.at)
@@ -123,7 +125,7 @@ cdef int filter_learn(filter_t* s, const batch_t* b) noexcept nogil:
     cdef int64_t offset
     cdef int32_t _
     cdef int status = 0
-    if b.count and not b.attributes & (CONTROL | TRANSACTIONAL):
+    if b.count and not b.attributes & CONTROL and not trace_is_aborted(&s.trace, b):
         status = open_records(s, b, &r)
         for _ in range(b.count):
             if status != 0:
@@ -148,7 +150,7 @@ cdef bint stays(const filter_t* s, const batch_t* b, const record_t* record) noe
         return True
     if record.key.at == NULL or offset_map_last(&s.keys, record.key.at, record.key.size) > offset:
         return False
-    if record.value.at != NULL or b.attributes & TRANSACTIONAL or not b.attributes & DELETE_HORIZON:
+    if record.value.at != NULL or not b.attributes & DELETE_HORIZON:
         return True
     return s.now_ms < b.base_timestamp
 
@@ -222,9 +224,14 @@ cdef int shift_records(filter_t* s, const uint8_t* p, int64_t n, int32_t count, 
 
 
 cdef bint is_producers_last(const filter_t* s, const batch_t* b) noexcept nogil:
-    """True if this is its producer's last batch, which its next sequence number follows."""
+    """True if this is its producer's last batch, which its next sequence number follows; or a marker with the epoch of
+    a producer that is known by markers only."""
     cdef const producer_t* p = sequence_find(&s.producers, b.producer_id) if b.producer_id >= 0 else NULL
-    return p != NULL and p.count > 0 and p.window[p.newest].last_offset == batch_last_offset(b)
+    if p == NULL:
+        return False
+    if p.count == 0:
+        return b.attributes & CONTROL and b.producer_epoch == p.epoch
+    return p.window[p.newest].last_offset == batch_last_offset(b)
 
 
 cdef int make(
@@ -272,12 +279,13 @@ cdef int make_empty(filter_t* s, const batch_t* b, filtered_t* out) noexcept nog
 
 
 cdef int make_of_kept(
-    filter_t* s, const batch_t* b, const cursor_t* records, const count_t* n, filtered_t* out) noexcept nogil:
-    """Make a batch of the retained records: all of `records` or, if some were removed, s.kept."""
+    filter_t* s, const batch_t* b, const cursor_t* records, const count_t* n, bint begins,
+    filtered_t* out) noexcept nogil:
+    """Make a batch of the retained records: all of `records` or, if some were removed, s.kept. `begins`: it gets a
+    delete horizon."""
     cdef batch_t header = b[0]
     cdef const uint8_t* p = <const uint8_t*>s.kept.at if n.kept < b.count else records.at
     cdef int64_t size = s.kept.length if n.kept < b.count else <int64_t>cursor_left(records)
-    cdef bint begins = n.tombstones > 0 and not b.attributes & (DELETE_HORIZON | TRANSACTIONAL)
     cdef int status = 0
     if n.kept == b.count and not begins:
         as_it_is(b, out)
@@ -296,12 +304,44 @@ cdef int make_of_kept(
     return status if status != 0 else make(s, b, &header, p, size, out)
 
 
+cdef int drop(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil:
+    """Remove a batch, but for its header if that is needed."""
+    if keep_empty or is_producers_last(s, b):
+        return make_empty(s, b, out)
+    out.size = 0
+    return 0
+
+
+cdef int filter_control(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil:
+    """Filter a marker. Kafka keeps an empty control batch only as a header, without a horizon."""
+    cdef cursor_t records
+    cdef count_t n
+    cdef bint may_go = trace_marker(&s.trace, b, &out.aborted)
+    if may_go and (b.count == 0 or (b.attributes & DELETE_HORIZON and b.base_timestamp <= s.now_ms)):
+        return drop(s, b, keep_empty, out)
+    if not may_go or b.attributes & DELETE_HORIZON or batch_codec(b):
+        as_it_is(b, out)
+        return 0
+    cursor_init(&records, batch_payload(b), <size_t>batch_payload_size(b))
+    n.kept, n.tombstones, n.max_timestamp = b.count, 0, b.max_timestamp
+    return make_of_kept(s, b, &records, &n, True, out)
+
+
 cdef int filter_batch(filter_t* s, const batch_t* b, bint keep_empty, filtered_t* out) noexcept nogil:
     """Filter a batch; the result is valid until the next call. CORRUPT_MESSAGE if its records do not parse."""
     cdef cursor_t records, r
     cdef count_t n
     cdef int status
-    if b.attributes & CONTROL or b.base_offset >= s.keys_end:
+    out.aborted = NULL
+    if b.attributes & CONTROL:
+        return filter_control(s, b, keep_empty, out)
+    status = trace_batch(&s.trace, b)
+    if status < 0:
+        return status
+    if status > 0:
+        s.records_dropped += b.count
+        return drop(s, b, keep_empty, out)
+    if b.base_offset >= s.keys_end:
         as_it_is(b, out)
         return 0
     memset(&n, 0, sizeof(n))
@@ -314,8 +354,5 @@ cdef int filter_batch(filter_t* s, const batch_t* b, bint keep_empty, filtered_t
             return status
         s.records_dropped += b.count - n.kept
         if n.kept:
-            return make_of_kept(s, b, &records, &n, out)
-    if keep_empty or is_producers_last(s, b):
-        return make_empty(s, b, out)
-    out.size = 0
-    return 0
+            return make_of_kept(s, b, &records, &n, n.tombstones > 0 and not b.attributes & DELETE_HORIZON, out)
+    return drop(s, b, keep_empty, out)

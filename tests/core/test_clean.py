@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.core import LogError, Partition, build_batch, check_batch, iter_batches, rebuild_batch
+from pybroker.core import LogError, Partition, build_batch, iter_batches
 from pybroker.protocol.compression import compress
-from tests.core import transactional as transactions
-from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, follow, read, read_all
+from tests.core.logs import CORRUPT_MESSAGE, NOW, Home, code_of, read, read_all
 from tests.core.slow_clean import DELETE_RETENTION_MS, HORIZON, Kept, SlowClean, assert_whole, latest, one_round
 from tests.harness import until
 
@@ -190,28 +189,6 @@ def test_a_producers_last_batch_stays_as_a_header(tmp_path: Path) -> None:
     assert [p[:3] for p in partition.producers()] == [(7, 2, 2)]
     assert partition.append(pairs((b"a", b"1"), producer=(7, 2, 2)), now_ms=NOW).duplicate
     assert put(partition, (b"a", b"3"), producer=(7, 2, 3)) == 4  # type: ignore[arg-type]
-    home.crash()
-
-
-def test_transactional_records_supersede_nothing(tmp_path: Path) -> None:
-    """Transactional records supersede nothing, as they may be uncommitted; their tombstones stay."""
-    home, partition = opened(tmp_path)
-    put(partition, (b"a", b"1"), (b"b", b"1"))
-    transactional = bytearray(pairs((b"a", None), (b"b", b"2"), producer=(7, 0, 0)))
-    transactional[:8] = (2).to_bytes(8, "big")
-    transactional[12:16] = bytes(4)
-    header = check_batch(transactional)
-    follow(partition).append_replica(rebuild_batch(transactional, transactional[61:], header.attributes | 0x10))
-    partition.become_leader(0, 0)
-    put(partition, (b"b", b"3"))
-    follow(partition).append_replica(transactions.stored(transactions.marker(7, transactions.COMMIT), base=5))
-    seal(partition)
-    done = one_round(partition, now_ms=NOW)
-    assert done is not None
-    done = one_round(partition, now_ms=NOW + 2 * DELETE_RETENTION_MS)
-    kept = [(r.offset, r.key, r.value) for r in assert_whole(partition)]
-    marker = (5, bytes((0, 0, 0, transactions.COMMIT)), bytes(6))
-    assert kept == [(0, b"a", b"1"), (2, b"a", None), (4, b"b", b"3"), marker]
     home.crash()
 
 
