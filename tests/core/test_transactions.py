@@ -341,6 +341,27 @@ def test_the_log_start_passes_an_open_transaction(home: Home) -> None:
     assert p.last_stable_offset == 10
 
 
+def test_retention_loses_no_open_transaction(home: Home) -> None:
+    """Retention of all of a transaction's records, after a crash that lost the snapshot of the roll, and then another
+    crash: the transaction is still open, with its first offset (faults 29 and 34)."""
+    p = home.partition
+    write(p, 7, 0)
+    end(p, 8, COMMIT, coordinator_epoch=4)
+    p.roll()
+    p.append(batch(), now_ms=NOW)
+    home.crash()
+    for path in home.files(".snapshot"):
+        path.unlink()
+    p = home.open()
+    p.set_log_start(2)
+    assert p.enforce_retention(NOW) == 1
+    home.checkpoint()
+    p = home.reopen(clean=False)
+    assert sorted(p.producers()) == [(7, 0, 0, NOW, 0, -1), (8, 0, -1, NOW, -1, 4)]
+    assert p.last_stable_offset == 2
+    assert [write(p, 7, 1, guard=0), end(p, 7, COMMIT)] == [3, 4]
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,6 @@ cdef int change_apply(
     transactions_t* t, segment_t* s, const change_t* change, int64_t high_watermark) noexcept nogil
 cdef int log_reserve_changes(log_t* l, bint ends) noexcept nogil
 cdef int log_note_changes(log_t* l, segment_t* s, const change_t* changes, int64_t n) noexcept nogil
-cdef void log_begin_restore(log_t* l) noexcept nogil
+cdef void log_begin_restore(log_t* l, int64_t end) noexcept nogil
 cdef int log_take_open(log_t* l) noexcept nogil
 cdef void log_end_restore(log_t* l) noexcept nogil

@@ -16,7 +16,7 @@ from pybroker.core.storage.producers.producer_state cimport (
     producer_t, sequence_find, sequence_marker, sequence_t, sequence_update,
 )
 from pybroker.core.storage.producers.transactions cimport (
-    transactions_begin, transactions_clear, transactions_end, transactions_first_beside, transactions_reserve,
+    transactions_begin, transactions_cut, transactions_end, transactions_first_beside, transactions_reserve,
     transactions_t, transactions_take,
 )
 from pybroker.core.storage.segment.segment cimport segment_t
@@ -98,12 +98,12 @@ cdef int log_note_changes(log_t* l, segment_t* s, const change_t* changes, int64
 
 # -- after a start or a truncation -------------------------------------------------------------------------------------
 
-cdef void log_begin_restore(log_t* l) noexcept nogil:
-    """Forget all transactions, which are about to be restored from the log. The last stable offset does not advance
-    meanwhile."""
+cdef void log_begin_restore(log_t* l, int64_t end) noexcept nogil:
+    """Forget the open transactions, which are about to be restored from the log, and what ended at `end` or later. The
+    last stable offset does not advance meanwhile."""
     pthread_mutex_lock(&l.view_mutex)
     l.restoring = True
-    transactions_clear(&l.transactions)
+    transactions_cut(&l.transactions, end)
     pthread_mutex_unlock(&l.view_mutex)
 
 

@@ -49,5 +49,5 @@ cdef int sequence_expire(sequence_t* s, int64_t before) noexcept nogil
 cdef int sequence_save(const sequence_t* s, uint8_t** data, size_t* n) noexcept nogil
 cdef int sequence_load(sequence_t* s, const uint8_t* data, size_t n) noexcept nogil
 cdef void sequence_merge(sequence_t* s, sequence_t* newer) noexcept nogil
-cdef int sequence_adopt(sequence_t* s, const sequence_t* older) noexcept nogil
+cdef int sequence_adopt(sequence_t* s, const sequence_t* older, int64_t offset) noexcept nogil
 cdef void sequence_put_back(sequence_t* s, int64_t id, const producer_t* old) noexcept nogil

@@ -351,16 +351,32 @@ cdef void sequence_merge(sequence_t* s, sequence_t* tail) noexcept nogil:
             e.window = tail.table[i].window
 
 
-cdef int sequence_adopt(sequence_t* s, const sequence_t* older) noexcept nogil:
-    """Add the producers of an older state that are not known yet; known ones are kept as they are."""
+cdef void complete(producer_t* e, producer_t* older, int64_t offset) noexcept nogil:
+    """Add to a producer what a snapshot at `offset` has from before the replay's beginning."""
+    if e.coordinator_epoch < 0:
+        e.coordinator_epoch = older.coordinator_epoch
+    if e.count == 0 and e.epoch == older.epoch:
+        e.count, e.newest, e.window = older.count, older.newest, older.window
+    if 0 <= older.txn_first_offset < e.txn_first_offset < offset:
+        e.txn_first_offset = older.txn_first_offset  # it is the same transaction
+
+
+cdef int sequence_adopt(sequence_t* s, const sequence_t* older, int64_t offset) noexcept nogil:
+    """Add the producers of a snapshot at `offset` to a state that was replayed from a later beginning: those that are
+    not known yet, and to known ones what the replay did not see."""
     cdef int32_t i
     cdef producer_t* e
     for i in range(older.capacity):
-        if older.table[i].id >= 0 and sequence_find(s, older.table[i].id) == NULL:
-            e = enter(s, older.table[i].id, older.table[i].epoch)
-            if e == NULL:
-                return -ENOMEM
-            e[0] = older.table[i]
+        if older.table[i].id < 0:
+            continue
+        e = sequence_find(s, older.table[i].id)
+        if e != NULL:
+            complete(e, &older.table[i], offset)
+            continue
+        e = enter(s, older.table[i].id, older.table[i].epoch)
+        if e == NULL:
+            return -ENOMEM
+        e[0] = older.table[i]
     return 0
 
 

@@ -26,11 +26,12 @@ cdef struct transactions_t:  # empty when zeroed
     int64_t waiting_capacity
 
 cdef void transactions_free(transactions_t* t) noexcept nogil
-cdef void transactions_clear(transactions_t* t) noexcept nogil
+cdef void transactions_cut(transactions_t* t, int64_t end) noexcept nogil
 cdef int transactions_reserve(transactions_t* t, int64_t more) noexcept nogil
 cdef int transactions_begin(transactions_t* t, int64_t first) noexcept nogil
 cdef int transactions_end(transactions_t* t, int64_t first, int64_t marker, int64_t high_watermark) noexcept nogil
 cdef int transactions_take(transactions_t* t, const sequence_t* producers) noexcept nogil
+cdef void transactions_swap_waiting(transactions_t* t, transactions_t* other) noexcept nogil
 cdef int64_t transactions_first_open(const transactions_t* t) noexcept nogil
 cdef int64_t transactions_first_beside(const transactions_t* t, int64_t first) noexcept nogil
 cdef int64_t transactions_first_waiting(transactions_t* t, int64_t high_watermark) noexcept nogil

@@ -28,9 +28,11 @@ cdef void transactions_free(transactions_t* t) noexcept nogil:
     memset(t, 0, sizeof(transactions_t))
 
 
-cdef void transactions_clear(transactions_t* t) noexcept nogil:
+cdef void transactions_cut(transactions_t* t, int64_t end) noexcept nogil:
+    """Forget the open transactions, and waiting ones whose marker is at `end` or later: the log is cut there."""
     t.head = t.tail = t.ended = 0
-    t.waiting_head = t.waiting_tail = 0
+    while t.waiting_tail > t.waiting_head and t.waiting[t.waiting_tail - 1].marker >= end:
+        t.waiting_tail -= 1
 
 
 cdef int make_room(
@@ -133,6 +135,13 @@ cdef int transactions_end(transactions_t* t, int64_t first, int64_t marker, int6
     t.waiting[t.waiting_tail].marker = marker
     t.waiting_tail += 1
     return 0
+
+
+cdef void transactions_swap_waiting(transactions_t* t, transactions_t* other) noexcept nogil:
+    t.waiting, other.waiting = other.waiting, t.waiting
+    t.waiting_head, other.waiting_head = other.waiting_head, t.waiting_head
+    t.waiting_tail, other.waiting_tail = other.waiting_tail, t.waiting_tail
+    t.waiting_capacity, other.waiting_capacity = other.waiting_capacity, t.waiting_capacity
 
 
 cdef int64_t transactions_first_open(const transactions_t* t) noexcept nogil:

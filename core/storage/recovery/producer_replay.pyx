@@ -5,15 +5,19 @@ spots first.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.string cimport memset
 
 from pybroker.core.base.atomic cimport load_i64, load_ptr
 from pybroker.core.base.error_codes cimport CORRUPT_MESSAGE
+from pybroker.core.base.pthread cimport pthread_mutex_lock, pthread_mutex_unlock
 from pybroker.core.batch.batch cimport CONTROL, batch_last_offset, batch_t
 from pybroker.core.batch.marker cimport MARKER_BODY_MAX
 from pybroker.core.storage.log.log cimport log_t, segments_floor, segments_t
 from pybroker.core.storage.log.log_transactions cimport change_apply, change_t, log_note_changes, producers_see
 from pybroker.core.storage.producers.producer_state cimport sequence_t
-from pybroker.core.storage.producers.transactions cimport NOTHING_OPEN
+from pybroker.core.storage.producers.transactions cimport (
+    transactions_free, transactions_swap_waiting, transactions_t, transactions_take,
+)
 from pybroker.core.storage.recovery.damage cimport damage_search
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport segment_files, segment_t
@@ -25,6 +29,7 @@ from pybroker.core.storage.segment.segment_search cimport (
 cdef int see(replay_t* r, search_t* w, int64_t position, const batch_t* b) noexcept nogil:
     """Update the state with a batch that is in the log."""
     cdef uint8_t body[MARKER_BODY_MAX]
+    cdef segment_t* indexed
     cdef change_t change
     cdef size_t n = 0
     cdef int status = 0
@@ -37,8 +42,8 @@ cdef int see(replay_t* r, search_t* w, int64_t position, const batch_t* b) noexc
     if status == 0 and r.transactions == &r.log.transactions:
         status = log_note_changes(r.log, NULL, &change, 1)
     elif status == 0 and r.transactions != NULL:
-        status = change_apply(
-            r.transactions, r.indexed if b.base_offset >= r.indexed.base_offset else NULL, &change, NOTHING_OPEN)
+        indexed = r.indexed if r.indexed != NULL and b.base_offset >= r.indexed.base_offset else NULL
+        status = change_apply(r.transactions, indexed, &change, r.high_watermark)
     return status
 
 
@@ -107,6 +112,26 @@ cdef bint replay_has_marker(log_t* l, int64_t start, int64_t end) noexcept nogil
         if status != NOT_FOUND:
             return status != 0
     return False
+
+
+cdef int replay_waiting(log_t* l, int64_t start, int64_t end, sequence_t* from_) noexcept nogil:
+    """Find the transactions that end in [start, end), at or above the high watermark, with the producers as of `start`,
+    which change. They are the log's first waiting ones."""
+    cdef transactions_t found
+    cdef replay_t r
+    cdef int status
+    memset(&found, 0, sizeof(found))
+    r.log, r.producers, r.transactions, r.indexed = l, from_, &found, NULL
+    r.high_watermark = l.view.high_watermark
+    status = transactions_take(&found, from_)
+    if status == 0:
+        status = replay(&r, start, end)
+    if status == 0:
+        pthread_mutex_lock(&l.view_mutex)
+        transactions_swap_waiting(&l.transactions, &found)
+        pthread_mutex_unlock(&l.view_mutex)
+    transactions_free(&found)
+    return status
 
 
 cdef int replay_log(log_t* l, int64_t start, int64_t end) noexcept nogil:

@@ -8,6 +8,7 @@ cdef enum:
     TAIL_BYTES = 8 << 20     # of the log before a snapshot: its headers are read to refill the windows of five
 
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil
+cdef int producers_find_waiting(log_t* l, int64_t first, int64_t end) noexcept nogil
 cdef int64_t producers_tail(log_t* l, int64_t offset) noexcept nogil
 cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil
 cdef int64_t producers_read(

@@ -28,7 +28,9 @@ from pybroker.core.storage.producers.producer_state cimport (
     PRODUCERS_MAX, SNAPSHOT_ENTRY, SNAPSHOT_HEADER, sequence_adopt, sequence_free, sequence_init, sequence_load,
     sequence_merge, sequence_t,
 )
-from pybroker.core.storage.recovery.producer_replay cimport replay_has_marker, replay_log, replay_producers
+from pybroker.core.storage.recovery.producer_replay cimport (
+    replay_has_marker, replay_log, replay_producers, replay_waiting,
+)
 from pybroker.core.storage.segment.index cimport entry_t, index_floor_value
 from pybroker.core.storage.segment.open_files cimport files_t
 from pybroker.core.storage.segment.segment cimport PATH_BYTES, segment_files, segment_t
@@ -144,24 +146,37 @@ cdef int64_t producers_read(
     return offset
 
 
+cdef int producers_find_waiting(log_t* l, int64_t first, int64_t end) noexcept nogil:
+    """Find the transactions whose markers are in [high watermark, end): a snapshot at `end`, which a start has loaded,
+    knows nothing of them. They are few, and mostly none: only if there are, an older snapshot is read, and the log
+    replayed."""
+    cdef sequence_t older
+    cdef bint torn = False
+    cdef int64_t loaded
+    cdef int status
+    if l.segments == NULL or not replay_has_marker(l, l.view.high_watermark, end):
+        return 0
+    sequence_init(&older)
+    loaded = producers_read(l, first, l.view.high_watermark, &older, &torn)
+    status = <int>(loaded + 1) if loaded < -1 else replay_waiting(l, max(loaded, first), end, &older)
+    sequence_free(&older)
+    return status
+
+
 cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded, bint* torn) noexcept nogil:
     """Replace all producers by the newest sound snapshot in [first, offset]; `loaded`: its offset, -1 if there is none.
+    The open transactions come with them.
 
-    A snapshot from before the log's first segment would lack batches in between. `torn`: a newer one is malformed, or
-    not used: it does not say which transactions ended at or above the high watermark. They are found by a replay."""
+    A snapshot from before the log's first segment would lack batches in between. `torn`: a newer one is malformed."""
     cdef int64_t highest = l.producers.highest_id
-    cdef int64_t at_most = offset
     cdef sequence_t tail
     cdef int status
-    log_begin_restore(l)
+    log_begin_restore(l, offset)
     sequence_free(&l.producers)
     l.producers.highest_id = highest
-    if l.segments != NULL and l.view.high_watermark < offset and replay_has_marker(l, l.view.high_watermark, offset):
-        at_most = l.view.high_watermark
-    loaded[0] = producers_read(l, first, at_most, &l.producers, torn)
+    loaded[0] = producers_read(l, first, offset, &l.producers, torn)
     if loaded[0] < -1:
         return <int>(loaded[0] + 1)
-    torn[0] |= at_most < offset
     if loaded[0] < first:
         loaded[0] = -1
     status = log_take_open(l)
@@ -178,8 +193,9 @@ cdef int producers_load(log_t* l, int64_t first, int64_t offset, int64_t* loaded
 
 
 cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
-    """Add producers from the newest snapshot after a log was replayed from its first segment, whose predecessors are
-    gone: those that have no batch in the log. Snapshots past the log's end, which was lost, are removed first."""
+    """Add what the newest snapshot knows after a log was replayed from its first segment, whose predecessors are gone:
+    producers without a batch in the log, and what happened before it to others. Snapshots past the log's end, which was
+    lost, are removed first."""
     cdef sequence_t older
     cdef bint torn
     cdef int64_t loaded
@@ -190,7 +206,7 @@ cdef int producers_adopt(log_t* l, int64_t end) noexcept nogil:
     if loaded < -1:
         status = <int>(loaded + 1)
     elif loaded >= 0:
-        status = sequence_adopt(&l.producers, &older)
+        status = sequence_adopt(&l.producers, &older, loaded)
     if status == 0:
         status = log_take_open(l)
     sequence_free(&older)

@@ -12,7 +12,9 @@ from pybroker.core.base.atomic cimport load_ptr, store_i32, swap_ptr
 from pybroker.core.base.reclamation cimport retire
 from pybroker.core.storage.log.log cimport log_t, log_trust, segments_t
 from pybroker.core.storage.producers.producer_state cimport sequence_free, sequence_init, sequence_t
-from pybroker.core.storage.producers.transactions cimport transactions_free, transactions_t, transactions_take
+from pybroker.core.storage.producers.transactions cimport (
+    NOTHING_OPEN, transactions_free, transactions_t, transactions_take,
+)
 from pybroker.core.storage.recovery.producer_replay cimport replay, replay_t
 from pybroker.core.storage.recovery.producer_snapshots cimport producers_read
 from pybroker.core.storage.segment.segment cimport PATH_BYTES, segment_free, segment_new, segment_path, segment_t
@@ -34,6 +36,7 @@ cdef int replay_into(log_t* l, segment_t* fresh, int64_t first, int64_t end) noe
     status = <int>(loaded + 1) if loaded < -1 else transactions_take(&transactions, &producers)
     if status == 0:
         r.log, r.producers, r.transactions, r.indexed = l, &producers, &transactions, fresh
+        r.high_watermark = NOTHING_OPEN  # none waits
         status = replay(&r, max(loaded, first), end)
     sequence_free(&producers)
     transactions_free(&transactions)

@@ -13,7 +13,9 @@ from pybroker.core.storage.log.log cimport log_active, log_change, log_publish, 
 from pybroker.core.storage.log.log_transactions cimport log_end_restore
 from pybroker.core.storage.log.roll cimport log_roll
 from pybroker.core.storage.recovery.producer_replay cimport replay_log
-from pybroker.core.storage.recovery.producer_snapshots cimport producers_adopt, producers_load, producers_tail
+from pybroker.core.storage.recovery.producer_snapshots cimport (
+    producers_find_waiting, producers_load, producers_tail,
+)
 from pybroker.core.storage.recovery.rebuild_aborts cimport rebuild_aborts
 from pybroker.core.storage.recovery.recovery_scan cimport find_bytes, scan_from
 from pybroker.core.storage.recovery.recovery_state cimport (
@@ -44,10 +46,10 @@ cdef int open_segments(log_t* l, const int64_t* bases, int64_t n, recovery_t* r,
         if status != CORRUPT_MESSAGE:
             if status == 0:
                 status = producers_load(l, bases[0], end[0], &loaded, &torn)
+            if status == 0:
+                status = producers_find_waiting(l, bases[0], loaded)
             if status == 0 and loaded < end[0] and (torn or l.producers.count):
                 status = replay_log(l, max(loaded, bases[0]), end[0])
-                if status == 0 and loaded < 0 and bases[0] > 0:
-                    status = producers_adopt(l, end[0])
             elif status == 0 and loaded < end[0]:
                 # No snapshot of the stop: an older version wrote none without producers. Replaying the tail is cheap.
                 status = replay_log(l, max(loaded, producers_tail(l, end[0])), end[0])

@@ -17,7 +17,9 @@ from pybroker.core.storage.log.log cimport log_active, log_add_segment, log_t
 from pybroker.core.storage.log.log_transactions cimport change_t, log_note_changes, producers_see
 from pybroker.core.storage.recovery.damage cimport damage_keep_aside, damage_mark
 from pybroker.core.storage.recovery.producer_replay cimport replay_log
-from pybroker.core.storage.recovery.producer_snapshots cimport producers_adopt, producers_load
+from pybroker.core.storage.recovery.producer_snapshots cimport (
+    producers_adopt, producers_find_waiting, producers_load,
+)
 from pybroker.core.storage.recovery.recovery_state cimport FAULT_GAP, FAULT_ORDER, recovery_fault, recovery_t
 from pybroker.core.storage.recovery.reindex cimport forget_indexes
 from pybroker.core.storage.segment.segment cimport (
@@ -279,6 +281,8 @@ cdef int scan_from(log_t* l, const int64_t* bases, int64_t n, int64_t i, recover
     cdef bint torn = False
     cdef int64_t loaded = -1
     cdef int status = producers_load(l, bases[0], bases[i], &loaded, &torn)
+    if status == 0:
+        status = producers_find_waiting(l, bases[0], loaded)
     if status == 0 and i > 0 and loaded < bases[i]:
         status = replay_log(l, max(loaded, bases[0]), bases[i])
     if status != 0:

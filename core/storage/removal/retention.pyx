@@ -20,7 +20,7 @@ from pybroker.core.storage.log.log cimport (
     segments_new, segments_t, snapshot_t, view_t,
 )
 from pybroker.core.storage.log.offsets_for_times cimport segment_learn
-from pybroker.core.storage.log.roll cimport log_roll_if_still
+from pybroker.core.storage.log.roll cimport log_keep_snapshot, log_roll_if_still
 from pybroker.core.storage.recovery.producer_snapshots cimport producers_settle, producers_take
 from pybroker.core.storage.segment.segment cimport (
     INDEX_BAD, PATH_BYTES, segment_free, segment_path, segment_rename, segment_t, segment_unlink,
@@ -171,6 +171,12 @@ cdef int64_t expired_head(log_t* l, const segments_t* list, int64_t n, const vie
     return gone
 
 
+cdef bint has_snapshot(const log_t* l, int64_t offset) noexcept nogil:
+    """True if a producer snapshot at `offset` or later is in the directory, as far as is known; the one of a roll is
+    lost if the broker is killed just after it. Under the flush mutex."""
+    return l.snapshots.known and l.snapshots.count > 0 and l.snapshots.offsets[0] >= offset
+
+
 cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogil:
     """Do the work of log_retain, under the flush mutex, pinned."""
     cdef segments_t* list
@@ -191,8 +197,12 @@ cdef int retain_locked(log_t* l, int64_t now_ms, int64_t* deleted) noexcept nogi
         return status
     pthread_mutex_lock(&l.append_mutex)
     raise_start(l, l.segments.items[gone].base_offset)
+    if l.producers.count > 0 and not has_snapshot(l, l.segments.items[gone].base_offset):
+        status = log_keep_snapshot(l)
     snapshots = producers_take(l)
     pthread_mutex_unlock(&l.append_mutex)
+    if status != 0:
+        return status
     producers_settle(l, snapshots, INT64_MAX)  # the batches with the same information are about to be removed
     status = log_write_epochs(l)  # before the removal: else after a crash the first segment would seem to be missing
     if status == -ENOSPC or status == -EDQUOT:

@@ -28,10 +28,12 @@ from pybroker.core.storage.recovery.reindex cimport segment_reopen, segment_reti
 from pybroker.core.storage.removal.retention cimport log_discard_head, log_replace, log_unlist_head
 from pybroker.core.storage.segment.index cimport index_cut
 from pybroker.core.storage.segment.open_files cimport files_t
-from pybroker.core.storage.segment.segment cimport segment_cut, segment_files, segment_free, segment_t, segment_unlink
+from pybroker.core.storage.segment.segment cimport (
+    PATH_BYTES, segment_cut, segment_files, segment_free, segment_path, segment_t, segment_unlink,
+)
 from pybroker.core.storage.segment.segment_aborts cimport segment_copy_aborts
 from pybroker.core.storage.segment.segment_search cimport DAMAGED, NOT_FOUND, search_init, search_t, search_to_offset
-from pybroker.core.storage.segment.transaction_index cimport aborts_cut
+from pybroker.core.storage.segment.transaction_index cimport aborts_cut, aborts_write
 
 cdef enum:
     LENT_LOOK_US = 50    # between two checks whether slices are still in use (one system call each)
@@ -79,6 +81,7 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     cdef search_t w
     cdef batch_t b
     cdef files_t* f
+    cdef char path[PATH_BYTES]
     cdef int64_t position = 0
     cdef int status = segment_files(s, &f)
     if status < 0:
@@ -96,6 +99,8 @@ cdef int cut_active(log_t* l, int64_t offset, int64_t* end) noexcept nogil:
     damage_cut(l, s, position)
     if s.aborts != NULL:
         aborts_cut(s.aborts, offset)
+        segment_path(s, ".txnindex", path)
+        aborts_write(s.aborts, s.fs, path, False)  # so that its file has nothing past the log's end; else the next does
     index_cut(&s.indexes.offsets, position, offset - s.base_offset)
     index_cut(&s.indexes.times, offset - s.base_offset, (<int64_t>1) << 62)
     return segment_retime(s)
