@@ -232,7 +232,7 @@ def token_handlers(c: Collaborators) -> dict[str, AnyHandler]:
 
 def group_handlers(c: Collaborators) -> dict[str, AnyHandler]:
     """The handlers of group requests, and FindCoordinator."""
-    locate = {group_offsets.GROUP: c.locator.locate}
+    locate = {group_offsets.GROUP: c.locator.locate, group_offsets.TRANSACTION: c.transaction_locator.locate}
     return {
         "FindCoordinator": Handler(group_offsets.FindCoordinator(locate), group_offsets.failed_find),
         "OffsetCommit": Handler(group_offsets.OffsetCommit(c.groups, c.metadata), group_offsets.failed_commit),

@@ -71,6 +71,7 @@ class Desk:
             replicas=self.replicas, admin=stage.topics, draw_producer_id=stage.ids.draw, workers=self.workers,
             groups=self.stage.coordinator, locator=stage.control.locator, configs=stage.configs,
             transactions=stage.control.transactions, transaction_locator=stage.control.transaction_locator,
+            verification=stage.control.verification,
             entities=stage.entities, authorization=None, controller=lambda: stage.control.controller,
         )  # fmt: skip
         self.fetch = fetch_of(self.asked)

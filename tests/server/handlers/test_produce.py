@@ -73,10 +73,9 @@ def with_attributes(bits: int, **how: Any) -> bytes:
         (batch(b"a") * 2, 12, errors.INVALID_RECORD),
         (with_attributes(0x20), 12, errors.CORRUPT_MESSAGE),
         (with_attributes(ZSTD), 6, errors.UNSUPPORTED_COMPRESSION_TYPE),
-        (with_attributes(TRANSACTIONAL, producer_id=5, producer_epoch=0, base_sequence=0), 12, 48),
         (batch(b"a" * 3000), 12, errors.MESSAGE_TOO_LARGE),
     ],
-    ids=["null", "empty", "no header", "cut", "a byte more", "two", "control", "zstd", "transaction", "too large"],
+    ids=["null", "empty", "no header", "cut", "a byte more", "two", "control", "zstd", "too large"],
 )
 async def test_a_batch_that_is_not_taken(desk: Desk, records: bytes | None, version: int, code: int) -> None:
     """An invalid batch is not appended, and the next partition is served."""
