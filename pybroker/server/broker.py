@@ -267,7 +267,7 @@ class Broker:
         if self.groups is not None:
             self.groups.resign_failed()
         if self._control is not None:
-            self._control.transactions.resign_failed()
+            self._control.transactions.coordinator.resign_failed()
         if all(log_dir.failure for log_dir in self._dirs) or any(log_dir.store_removed for log_dir in self._dirs):
             self.disks_failed.set()
         if self._control is not None and any(log_dir.failure for log_dir in self._dirs):
@@ -293,9 +293,9 @@ class Broker:
             workers=workers,
             groups=groups,
             locator=control.locator,
-            transactions=control.transactions,
-            transaction_locator=control.transaction_locator,
-            verification=control.verification,
+            transactions=control.transactions.coordinator,
+            transaction_locator=control.transactions.locator,
+            verification=control.transactions.verification,
             configs=control.configs,
             entities=self.entities,
             authorization=self._authorization,
@@ -436,7 +436,7 @@ class Broker:
         if self.groups is not None:
             self.groups.resign_all()
         if self._control is not None:
-            self._control.transactions.resign_all()
+            self._control.transactions.coordinator.resign_all()
 
     async def abort(self) -> None:
         """End like SIGKILL: answer no request, flush nothing, and do not mark the stop as clean."""

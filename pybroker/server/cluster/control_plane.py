@@ -21,7 +21,6 @@ from pybroker.decisions.config_repository import ConfigRepository
 from pybroker.decisions.image import LiveBroker
 from pybroker.decisions.metadata_cache import MetadataCache
 from pybroker.groups.coordinator import Coordinator
-from pybroker.interbroker.links import BrokerLinks
 from pybroker.metadata import nodes
 from pybroker.metadata.config_admin import ConfigAdmin
 from pybroker.metadata.config_watch import ConfigWatch
@@ -31,7 +30,6 @@ from pybroker.metadata.entities import EntityConfigs
 from pybroker.metadata.producer_ids import ProducerIds
 from pybroker.metadata.topic_admin import TopicAdmin
 from pybroker.model import TopicPartition
-from pybroker.protocol import messages as m
 from pybroker.replication.controller_link import ControllerLink
 from pybroker.replication.isr import IsrKeeper
 from pybroker.replication.manager import ReplicaManager
@@ -40,22 +38,13 @@ from pybroker.replication.replica import Replica
 from pybroker.replication.replicas import Replicas
 from pybroker.retries import keep_up
 from pybroker.server.api.handlers.control import Control, Peers
-from pybroker.server.api.handlers.transaction_markers import WriteTxnMarkers
-from pybroker.server.api.handlers.transactions import AddPartitionsToTxn
-from pybroker.server.cluster.coordinator_locator import CoordinatorLocator
 from pybroker.server.cluster.group_locator import GroupLocator
 from pybroker.server.cluster.loopback import Loopback
-from pybroker.transactions.coordinator import TransactionCoordinator
-from pybroker.transactions.markers import MarkerQueues
-from pybroker.transactions.verification import Verification
+from pybroker.server.cluster.transaction_plane import TransactionPlane
 
 if TYPE_CHECKING:  # a lone broker has no lines to others
     from pybroker.interbroker.link import Dialled, Link
 
-VERIFICATION_VERSION, VERIFICATION_TIMEOUT_S = 4, 10.0
-MARKERS_VERSION = 1
-MARKERS_TIMEOUT_S = 40.0
-"""Longer than the other broker waits for the replicas of a partition."""
 RETRY_S = 1.0
 """Seconds between attempts to write a log dir event to the store."""
 
@@ -147,18 +136,12 @@ class ControlPlane:
             unmade=self._unmade if lines is None else None,
         )
         self.locator = GroupLocator(metadata, self.topics, groups, deleted)
+        metadata.watch(self.locator.show)
         self.ids = ProducerIds(lambda: member.session, broker_id, replicas.highest_producer_id)
-        self._links = BrokerLinks(self._connect)
-        self._write_markers = WriteTxnMarkers(replicas, groups.write_marker)
-        self.markers = MarkerQueues(metadata, self._send_markers, self.topics.has_partition)
-        self.transactions = TransactionCoordinator(config, workers, self.ids.draw, self.markers, wall_ms=wall_ms)
-        self.transaction_locator = CoordinatorLocator(
-            metadata, self.transactions, self.topics.transaction_topic, self.topics.create
-        )
-        self._verify = AddPartitionsToTxn(self.transactions, metadata)
-        self.verification = Verification(self.transaction_locator.leader, self._ask_partitions)
-        for locator in (self.locator, self.transaction_locator):
-            metadata.watch(locator.show)
+        self.transactions = TransactionPlane(
+            broker_id=broker_id, config=config, metadata=metadata, replicas=replicas, topics=self.topics, groups=groups,
+            workers=workers, draw_producer_id=self.ids.draw, connect=self._connect, wall_ms=wall_ms,
+        )  # fmt: skip
         self.manager = ReplicaManager(
             broker_id, config, replicas, metadata, self.isr, self._topic_config,
             self._connect, self._dial, self.changes,
@@ -208,32 +191,16 @@ class ControlPlane:
         """Stop fetching and following settings, close the link to the controller, and resign."""
         if self._report is not None:
             self._report.cancel()
-        self.markers.close()
-        self.verification.close()
+        self.transactions.close()
         await self.manager.stop()
         await self.isr.stop()
         await self.resign(STOPS)
         await self.watch.close()
         self.link.end()
-        self._links.close()
 
     def _lead(self, replica: Replica, leads: bool, leader_epoch: int, led_on: bool) -> None:
         self.locator.lead(replica, leads, leader_epoch, led_on)
-        self.transaction_locator.lead(replica, leads, leader_epoch, led_on)
-
-    async def _ask_partitions(
-        self, broker: int, request: m.AddPartitionsToTxnRequest
-    ) -> m.AddPartitionsToTxnResponse:
-        """Ask the coordinator of transactions about partitions. Raises OSError."""
-        if broker == self._broker_id:
-            return await self._verify.batched(request)
-        return await self._links.ask(broker, request, VERIFICATION_VERSION, timeout_s=VERIFICATION_TIMEOUT_S)
-
-    async def _send_markers(self, broker: int, request: m.WriteTxnMarkersRequest) -> m.WriteTxnMarkersResponse:
-        """Send markers to a broker, this one included. Raises OSError."""
-        if broker == self._broker_id:
-            return await self._write_markers(request)
-        return await self._links.ask(broker, request, MARKERS_VERSION, timeout_s=MARKERS_TIMEOUT_S)
+        self.transactions.locator.lead(replica, leads, leader_epoch, led_on)
 
     def _settings_changed(self) -> None:
         if self.controller is not None:

@@ -70,8 +70,9 @@ class Desk:
             broker_id=HERE, config=stage.config, metadata=stage.metadata, topic_configs=stage.topic_configs,
             replicas=self.replicas, admin=stage.topics, draw_producer_id=stage.ids.draw, workers=self.workers,
             groups=self.stage.coordinator, locator=stage.control.locator, configs=stage.configs,
-            transactions=stage.control.transactions, transaction_locator=stage.control.transaction_locator,
-            verification=stage.control.verification,
+            transactions=stage.control.transactions.coordinator,
+            transaction_locator=stage.control.transactions.locator,
+            verification=stage.control.transactions.verification,
             entities=stage.entities, authorization=None, controller=lambda: stage.control.controller,
         )  # fmt: skip
         self.fetch = fetch_of(self.asked)
