@@ -112,8 +112,8 @@ def test_partitions_are_created(log_dir: Path) -> None:
 def test_a_controller_of_thousands_is_killed(log_dir: Path) -> None:
     """From the election of the next controller until both others know a leader of each of 3,000 partitions.
 
-    Sent bare, the 3,000 puts cost etcd's JSON gateway and etcd 0.13 s of cpu, and each broker's watch 0.07 s more; as one
-    put of as many bytes, 0.02 s. ZooKeeper's server takes 0.06 s of cpu for the whole take-over."""
+    Sent bare, the 3,000 puts cost etcd's JSON gateway and etcd 0.13 s of cpu, and each broker's watch 0.07 s more; as
+    one put of as many bytes, 0.02 s. ZooKeeper's server takes 0.06 s of cpu for the whole take-over."""
     took: dict[str, list[float]] = {name: [] for name in STORES}
     for turn in range(ROUNDS):
         for name, kind in STORES.items():
