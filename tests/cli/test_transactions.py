@@ -10,13 +10,6 @@ from pybroker.client.producing.producer import Producer
 from pybroker.errors import KafkaError
 from tests.cli.conftest import Command
 from tests.harness import Server
-from tests.java.peers import each_peer
-
-
-@pytest.fixture(params=each_peer(), scope="module")
-def target(request: pytest.FixtureRequest) -> Server:
-    server: Server = request.getfixturevalue(request.param)
-    return server
 
 
 @pytest.fixture

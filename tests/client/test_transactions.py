@@ -18,15 +18,8 @@ from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
 from tests.client.kit import WAIT_S, create, read
 from tests.harness import Server, until
-from tests.java import peers
 
 NOBODY: Any = {"bootstrap_servers": "127.0.0.1:1"}
-
-
-@pytest.fixture(params=peers.each_peer(), scope="module")
-def target(request: pytest.FixtureRequest) -> Server:
-    server: Server = request.getfixturevalue(request.param)
-    return server
 
 
 def producer_of(server: Server, name: str, **settings: Any) -> Producer:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pybroker.client.producing.producer import Producer
 from tests.client.kit import create
 from tests.harness import Server, until
-from tests.java.peers import each_peer
 from tests.transactions.history import Outcome, TransactionHistory
 from tests.transactions.workload import Workload
 
 PARTITIONS = 3
 INPUTS = 300
 ENOUGH = 40
-
-
-@pytest.fixture(params=each_peer(), scope="module")
-def target(request: pytest.FixtureRequest) -> Server:
-    server: Server = request.getfixturevalue(request.param)
-    return server
 
 
 def filled(target: Server, topic: str) -> dict[int, list[bytes]]:
