@@ -27,6 +27,7 @@ SLEEPS = {
     "groups/life.py": "time that jumps",
     "groups/test_commitment_property.py": "time that jumps",
     "test_upkeep.py": "time that jumps",
+    "transactions": "time that jumps",
     # the pace of load beside a test: clients, faults, peers
     "brokers/chaos.py": "the pace of faults",
     "brokers/churn.py": "the pace of tries",
@@ -39,6 +40,7 @@ SLEEPS = {
     "groups/worker.py": "the pace of a member",
     "lives": "the pace of faults and clients",
     "server/slow_disk.py": "the pace of clients beside a slow disk",
+    "server/transactions.py": "the pace of tries",
     "spark/chaos.py": "the pace of faults",
     "spark/strays.py": "it ends processes, and fails nothing",
     "storms/users.py": "for how long a storm lasts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pybroker import errors
 from pybroker.config import BrokerConfig
@@ -119,7 +119,7 @@ def _commit_answer(
     request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, codes: Mapping[TopicPartition, int], otherwise: int,
     of: type[Committing],
 ) -> Committing:  # fmt: skip
-    kind: Any = of.Topics
+    kind = of.Topics
     return of(
         topics=[
             kind(
