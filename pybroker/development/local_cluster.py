@@ -109,6 +109,7 @@ class BrokerProcess(ServerProcess):
             **self._connect,
             "default.replication.factor": str(self._replicas),
             "offsets.topic.replication.factor": str(self._replicas),
+            "transaction.state.log.replication.factor": str(self._replicas),
             "min.insync.replicas": str(max(1, self._replicas - 1)),
             "num.partitions": str(PARTITIONS),
         }

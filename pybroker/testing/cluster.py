@@ -39,7 +39,12 @@ TOLD_S_MAX: Final = 5.0
 """Seconds after a start in which a broker may not know a topic yet: it serves before the controller has sent it all
 metadata."""
 POLL_S: Final = 0.01
-COUNTS: Final = {"default.replication.factor": 3, "min.insync.replicas": 2, "offsets.topic.replication.factor": 3}
+COUNTS: Final = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+}
 """Upper limits; the values never exceed the number of brokers."""
 CLUSTER_DEFAULTS: Final[Mapping[str, str]] = {
     **DEFAULTS,

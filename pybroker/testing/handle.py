@@ -43,6 +43,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.segment.bytes": str(4 << 20),
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.segment.bytes": str(4 << 20),
 }
 """Settings suited to a test: no rebalance delay, little memory. `settings` override them."""
 
