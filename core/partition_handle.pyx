@@ -11,7 +11,7 @@ from libc.string cimport memset
 from pybroker.core.base.atomic cimport load_i32, load_i64, peek_i64, poke_i64, store_i32
 from pybroker.core.base.error_codes cimport (
     CORRUPT_MESSAGE, FENCED_LEADER_EPOCH, INVALID_PRODUCER_EPOCH, INVALID_REQUEST, INVALID_TXN_STATE,
-    INVALID_UPDATE_VERSION, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
+    INVALID_UPDATE_VERSION, KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE,
     OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, TRANSACTION_COORDINATOR_FENCED, UNKNOWN_LEADER_EPOCH,
 )
 from pybroker.core.batch.batch cimport TRANSACTIONAL, batch_check, batch_fault, batch_t
@@ -33,7 +33,7 @@ from pybroker.core.partition.watermark cimport (
     is_under_min_isr, watermark_followers, watermark_is_certain, watermark_note_fetch, watermark_proven_ms,
 )
 from pybroker.core.slices cimport Slice
-from pybroker.core.storage.log.log cimport log_hold, log_t
+from pybroker.core.storage.log.log cimport log_hold, log_offline, log_t
 from pybroker.core.storage.producers.producer_state cimport DUPLICATE
 from pybroker.core.storage.segment.segment_search cimport NOT_FOUND
 from pybroker.core.storage.segment.transaction_index cimport abort_list_t
@@ -241,6 +241,8 @@ cdef class Partition(Log):
         if status == OFFSET_OUT_OF_RANGE:
             raise LogError(
                 status, f"offset {offset} of {self.name} is outside {r.view.log_start} .. {r.view.log_end}")
+        if status == KAFKA_STORAGE_ERROR and not log_offline(self.log):
+            raise LogError(status, f"read {self.name}: the log is being cut, or a transaction index is built again")
         self.check(CORRUPT_MESSAGE if status == NOT_FOUND else status, "read")
         out = Read()
         out.slice = None

@@ -27,10 +27,12 @@ from pybroker.core.storage.log.leader_epochs cimport epochs_at, epochs_cut_tail
 from pybroker.core.storage.log.log cimport (
     log_active, log_change, log_offline, log_publish, log_t, log_write, placed_t, view_t,
 )
-from pybroker.core.storage.log.log_transactions cimport CHANGES_MAX, change_t, log_note_changes
+from pybroker.core.storage.log.log_transactions cimport (
+    CHANGES_MAX, change_t, log_begin_restore, log_end_restore, log_note_changes,
+)
 from pybroker.core.storage.log.roll cimport SEGMENT_SPAN_MAX, log_must_roll, log_roll
 from pybroker.core.storage.log.slow_disk cimport slow_note
-from pybroker.core.storage.producers.producer_state cimport producer_t
+from pybroker.core.storage.producers.producer_state cimport producer_t, sequence_close_all
 
 cdef enum:
     RUN_MAX = CHANGES_MAX    # batches written by one call; more take several
@@ -147,6 +149,14 @@ cdef inline bint is_empty_before(const log_t* l, int64_t offset) noexcept nogil:
     return l.view.log_start == l.view.log_end and l.view.log_end < offset
 
 
+cdef void pass_over(log_t* l) noexcept nogil:
+    """Forget the open transactions of an empty log before a gap: their records are gone, and their markers may lie in
+    it."""
+    log_begin_restore(l, l.view.log_end)
+    sequence_close_all(&l.producers)
+    log_end_restore(l)
+
+
 cdef int begin_at(log_t* l, int64_t offset) noexcept nogil:
     """Begin an empty log at another offset, with a new segment: the leader has no records before it. Under the append
     mutex."""
@@ -164,6 +174,8 @@ cdef int append_all(partition_t* p, const uint8_t* data, size_t n, int64_t now_m
     cdef batch_t b
     cdef size_t at = 0
     cdef int written, status = batch_parse(data, n, &b)
+    if status == 0 and is_empty_before(l, b.base_offset):
+        pass_over(l)
     if status == 0 and not continues(&b, l.view.log_end):
         status = begin_at(l, b.base_offset) if is_empty_before(l, b.base_offset) else INVALID_RECORD
     if status != 0:

@@ -341,6 +341,19 @@ def test_the_log_start_passes_an_open_transaction(home: Home) -> None:
     assert p.last_stable_offset == 10
 
 
+def test_a_log_that_begins_elsewhere_has_no_open_transaction(home: Home) -> None:
+    """A follower without records, whose leader's begin at a later offset, forgets transactions that were open: their
+    markers may be in between, and the last stable offset would wait for them for ever."""
+    for base in (10, 1 << 40):
+        p = follow(home.partition)
+        end_offset = p.log_end_offset
+        p.append_replica(stored(data(7, 0), marker(8, COMMIT), base=end_offset))
+        assert open_since(p) == {7: end_offset}
+        p.set_log_start(p.log_end_offset)
+        p.append_replica(stored(batch(2), base=base))
+        assert (p.last_stable_offset, open_since(p)) == (base + 2, {})
+
+
 def test_retention_loses_no_open_transaction(home: Home) -> None:
     """Retention of all of a transaction's records, after a crash that lost the snapshot of the roll, and then another
     crash: the transaction is still open, with its first offset (faults 29 and 34)."""

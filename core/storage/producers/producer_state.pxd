@@ -45,6 +45,7 @@ cdef int sequence_update(
     bint transactional) noexcept nogil
 cdef int sequence_marker(
     sequence_t* s, int64_t id, int16_t epoch, int64_t timestamp, int32_t coordinator_epoch) noexcept nogil
+cdef void sequence_close_all(sequence_t* s) noexcept nogil
 cdef int sequence_expire(sequence_t* s, int64_t before) noexcept nogil
 cdef int sequence_save(const sequence_t* s, uint8_t** data, size_t* n) noexcept nogil
 cdef int sequence_load(sequence_t* s, const uint8_t* data, size_t n) noexcept nogil

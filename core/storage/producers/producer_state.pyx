@@ -254,6 +254,13 @@ cdef int sequence_marker(
     return 0
 
 
+cdef void sequence_close_all(sequence_t* s) noexcept nogil:
+    """Forget all open transactions."""
+    cdef int32_t i
+    for i in range(s.capacity):
+        s.table[i].txn_first_offset = -1
+
+
 cdef int sequence_expire(sequence_t* s, int64_t before) noexcept nogil:
     """Remove producers silent since `before` (ms) that have no open transaction. Return how many."""
     cdef int32_t i = 0
