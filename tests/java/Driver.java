@@ -104,6 +104,15 @@ public class Driver {
             case "init_transactions":
                 handle.<KafkaProducer<byte[], byte[]>>as().initTransactions();
                 return null;
+            case "begin_transaction":
+                handle.<KafkaProducer<byte[], byte[]>>as().beginTransaction();
+                return null;
+            case "commit_transaction":
+                handle.<KafkaProducer<byte[], byte[]>>as().commitTransaction();
+                return null;
+            case "abort_transaction":
+                handle.<KafkaProducer<byte[], byte[]>>as().abortTransaction();
+                return null;
             case "flush":
                 handle.<KafkaProducer<byte[], byte[]>>as().flush();
                 return null;

@@ -10,7 +10,8 @@ import confluent_kafka as ck
 import kafka
 import pytest
 
-from tests.clients.adapters.java import JVMS, Handle
+from tests.clients.adapters.java import JVMS, Handle, JavaProducer
+from tests.clients.adapters.neutral import Record
 from tests.harness import Server
 from tests.java.driver import Driver
 
@@ -116,6 +117,14 @@ async def test_aiokafka(target: Server, topic: str) -> None:
 @pytest.mark.parametrize("version", [pytest.param(version, marks=marks) for version, marks in JVMS.items()])
 def test_java(target: Server, topic: str, java_driver: Callable[[str], Driver], version: str) -> None:
     config = {"bootstrap.servers": target.bootstrap, "transactional.id": topic}
-    producer = Handle(java_driver(version), "open_producer", config=config)
-    producer.ask("init_transactions", timeout_s=90)
-    producer.close()
+    handle = Handle(java_driver(version), "open_producer", config=config)
+    handle.ask("init_transactions", timeout_s=90)
+    producer = JavaProducer(handle)
+    for number in range(ROUNDS):
+        handle.ask("begin_transaction")
+        sent = [producer.send(topic, Record(f"{number} {index}".encode())) for index in range(RECORDS)]
+        for each in sent:
+            each.result(60)
+        handle.ask("abort_transaction" if number % 2 else "commit_transaction", timeout_s=90)
+    handle.close()
+    assert read_committed(target, topic) == WANTED
