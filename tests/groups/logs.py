@@ -51,6 +51,14 @@ class Log:
             records, now_ms=now_ms, leader_epoch=leader_epoch, guard=guard, internal=internal
         )
 
+    async def verify(self, producer_id: int, producer_epoch: int, base_sequence: int) -> int:
+        return self._log.verify(producer_id, producer_epoch, base_sequence)
+
+    async def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, now_ms: int
+    ) -> core.Appended:
+        return self._log.append_marker(producer_id, producer_epoch, coordinator_epoch, commit, now_ms=now_ms)
+
     async def committed(self, offset: int, leader_epoch: int) -> None:
         assert self._log.high_watermark >= offset
 
