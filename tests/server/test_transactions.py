@@ -109,7 +109,7 @@ async def test_a_batch_without_the_transactional_id(wire: Wire, producer: Transa
     await producer.add(topic, 0, 1)
     records = producer.records(topic, 0, b"x")
     answer = await wire.produce(topic, records)
-    assert answer.error_code in (errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors.INVALID_TXN_STATE)
+    assert answer.error_code == errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     other = Transactional(wire, "other")
     await other.init()
     kind = m.ProduceRequest.TopicData
