@@ -78,7 +78,7 @@ class Offsets:
         partition. `verify` returns the guard of the group's partition for the transaction. Raises KafkaError for all
         of them.
 
-        A client that sends no member id and no generation is not checked, whatever members there are (KIP-447)."""
+        A client that sends no member id and no generation is not checked, also if the group has members (KIP-447)."""
         guard = await verify(self._shard_of(group_id).replica)
         shard, entry = await self._open(group_id)
         if entry is None:

@@ -288,7 +288,7 @@ async def test_offsets_count_once_the_transaction_is_committed(
 
 
 async def test_a_later_plain_commit_stays(live: Live, wire: Wire, producer: Transactional) -> None:
-    """Fault 42: a plain commit after that of the transaction is later, whatever becomes of the transaction; live and
+    """Fault 42: a plain commit after that of the transaction is later, committed or aborted; live and
     after a restart."""
     topic = await wire.topic()
     await producer.add_offsets("g")
