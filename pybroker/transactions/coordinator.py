@@ -193,13 +193,13 @@ class TransactionCoordinator(CoordinatedPartitions[TransactionShard, Mapping[str
         await stored(self._change(shard, entry, to))
 
     def _change(self, shard: TransactionShard, entry: TransactionEntry, to: Transaction) -> Write:
-        shard.entries[to.id] = entry
-
         def after(in_log: bool) -> None:
             if in_log and to.state in DECIDED:
                 self._send_markers(shard, entry)
 
-        return shard.store(entry, to, after)
+        write = shard.store(entry, to, after)
+        shard.entries[to.id] = entry
+        return write
 
     def _send_markers(self, shard: TransactionShard, entry: TransactionEntry) -> None:
         tx = entry.stored

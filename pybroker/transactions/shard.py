@@ -46,6 +46,7 @@ class TransactionShard(CoordinatedPartition):
         """Write a change, which is pending until its outcome is known; then `after` is called, with True if it is
         stored. It is not called if the partition is resigned first."""
         assert entry.pending is None
+        record = records.record(to)
         entry.pending = to
 
         def settled(in_log: bool) -> None:
@@ -56,7 +57,7 @@ class TransactionShard(CoordinatedPartition):
                 del self.entries[to.id]
             after(in_log)
 
-        return self.writer.write([records.record(to)], settled)
+        return self.writer.write([record], settled)
 
     def forget(self, entries: Iterable[TransactionEntry], dead: Iterable[Transaction]) -> Write:
         """Write the tombstones of transactional ids, which are pending until the outcome is known."""

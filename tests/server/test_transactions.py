@@ -10,7 +10,7 @@ import pytest
 from pybroker import core, errors
 from pybroker.decisions.transaction import ProducerIdAndEpoch
 from pybroker.protocol import messages as m
-from tests.server.live import Live, Wire
+from tests.server.live import Live, Wire, batch
 from tests.server.transactions import Transactional
 
 CONTROL, COMMIT = 0x20, b"\0\0\0\1"
@@ -183,6 +183,15 @@ async def test_transactions_are_listed(wire: Wire, producer: Transactional) -> N
     assert answer.unknown_state_filters == ["Nonsense"]
 
 
+@pytest.mark.parametrize("size", [249, 32_767])
+async def test_a_long_transactional_id(live: Live, size: int) -> None:
+    """Fault 45: an id may be as long as a string of the protocol; it fits into the key of a record."""
+    producer = Transactional(await live.connect(), "x" * size)
+    assert await producer.init() == 0 and await producer.init() == 0 and producer.me.epoch == 1
+    other = Transactional(await live.connect())
+    assert await other.init() == 0
+
+
 async def test_requests_that_are_refused(wire: Wire, producer: Transactional) -> None:
     async def init(**fields: Any) -> int:
         asked: dict[str, Any] = {
@@ -228,6 +237,26 @@ async def test_a_decision_survives_a_restart(live: Live, producer: Transactional
     await producer.find()
     assert await producer.settled() == ("CompleteCommit" if commit else "CompleteAbort")
     assert await read(producer.wire, topic) == ([b"a", b"b"] if commit else [])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
+async def test_a_topic_that_is_deleted_in_a_transaction(wire: Wire, producer: Transactional, again: bool) -> None:
+    """Fault 13: a deleted topic does not hold up its transaction; one that is made anew by its name has no part in it,
+    and no transaction that is open."""
+    gone, kept = await wire.topic(), await wire.topic()
+    for topic in (gone, kept):
+        await producer.add(topic, 0)
+        await producer.write(topic, b"x")
+    assert (await wire.call("DeleteTopics", 5, topic_names=[gone], timeout_ms=5000)).responses[0].error_code == 0
+    if again:
+        assert (await wire.create(gone)).error_code == 0
+    assert (await producer.end(True)).error_code == 0
+    assert await producer.settled() == "CompleteCommit"
+    assert await read(wire, kept) == [b"x"]
+    if again:
+        assert await read(wire, gone) == []
+        assert (await wire.produce(gone, batch(b"plain"))).error_code == 0
+        assert await read(wire, gone, 0) == [b"plain"]
 
 
 async def test_verification_can_be_switched_off(live: Live, producer: Transactional) -> None:
