@@ -15,6 +15,7 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
+from pybroker.coordination.tls_words import tls_words
 from pybroker.model import HostPort
 
 ANSWER_BYTES_MAX: Final = 256 << 20
@@ -106,7 +107,9 @@ class HttpConnection:
             status = _status(await reader.readline())
             return status, await _headers(reader), reader
         except (OSError, ValueError, asyncio.IncompleteReadError) as problem:  # ValueError: a line is too long
-            raise EtcdUnanswered(str(problem) or "it closed the connection") from problem
+            # in TLS 1.3 an alert about the client's certificate comes after the handshake
+            words = tls_words(problem) if isinstance(problem, ssl.SSLError) else str(problem)
+            raise EtcdUnanswered(words or "it closed the connection") from problem
 
     async def _opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is not None and (self._streams[0].at_eof() or self._streams[0].exception() is not None):
