@@ -13,7 +13,10 @@ FLOORS = {
     3: ["pybroker.client.net", "pybroker.client.columns", "pybroker.client.serialization"],
     2: ["pybroker.client.settings"],
     1: ["pybroker.client.security"],
-    0: ["pybroker.client.arguments", "pybroker.client.foreign", "pybroker.client.html_tables"],
+    0: [
+        "pybroker.client.arguments", "pybroker.client.foreign", "pybroker.client.html_tables",
+        "pybroker.client.segment_files",
+    ],
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 

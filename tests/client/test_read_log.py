@@ -431,4 +431,4 @@ def test_without_pyarrow_it_is_said_what_to_install() -> None:
     program = "import sys; sys.modules['pyarrow'] = None; import pybroker; pybroker.read_log"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     told = ended.stderr.splitlines()[-1]
-    assert told == "ModuleNotFoundError: Arrow columns need pyarrow: pip install 'pyarrow>=18'"
+    assert told == "ModuleNotFoundError: Arrow columns need pyarrow: pip install 'numpy>=1.26' 'pyarrow>=18'"

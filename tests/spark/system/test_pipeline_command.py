@@ -195,7 +195,8 @@ def test_spark_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session.importlib.util, "find_spec", lambda _: None)
     done = run("pipeline", "--table", "/nowhere", "-t", "a", "--schema", "id bigint")
-    assert done.code == 2 and "PySpark is not installed: pip install 'pyarrow>=18' 'pyspark" in done.sentence
+    packages = "pip install 'numpy>=1.26' 'pyarrow>=18' 'pyspark"
+    assert done.code == 2 and f"PySpark is not installed: {packages}" in done.sentence
 
 
 @pytest.mark.parametrize(
