@@ -130,5 +130,5 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pyarrow the error says what to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "pybroker.client.columns.arrow")
-    with pytest.raises(ModuleNotFoundError, match="pip install 'numpy>=1.26' 'pyarrow>=18'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'numpy>=1\.26' 'pyarrow>=18'"):
         importlib.import_module("pybroker.client.columns.arrow")
