@@ -9,8 +9,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from pybroker import errors
 from pybroker.client.admin.base import AdminBase, only, raise_for
 from pybroker.client.net.connection import BrokerConnection
-from pybroker.client.net.find_coordinator import GROUP, TRANSACTION
-from pybroker.client.net.metadata import RETRY_BACKOFF_S, Node
+from pybroker.client.net.metadata import GROUP, RETRY_BACKOFF_S, TRANSACTION, Node
 from pybroker.protocol import apis
 from pybroker.protocol import messages as m
 

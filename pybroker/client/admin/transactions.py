@@ -11,8 +11,7 @@ from pybroker.client import arguments
 from pybroker.client.admin.base import only, raise_for
 from pybroker.client.admin.coordinators import MOVED, CoordinatorOutcome, CoordinatorsAdmin
 from pybroker.client.net.connection import BrokerConnection
-from pybroker.client.net.find_coordinator import TRANSACTION
-from pybroker.client.net.metadata import RETRY_BACKOFF_S, Node
+from pybroker.client.net.metadata import RETRY_BACKOFF_S, TRANSACTION, Node
 from pybroker.clock import wall_ms
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition

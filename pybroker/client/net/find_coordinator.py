@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from pybroker import errors
-from pybroker.client.net.metadata import Node
+from pybroker.client.net.metadata import GROUP, Node
 from pybroker.client.net.network import ANY, NetworkClient
 from pybroker.client.net.promise import Promise
 from pybroker.client.net.requests import PLAIN, Answered, Done, RequestOptions, complete
@@ -15,10 +15,6 @@ from pybroker.errors import KafkaError
 from pybroker.logs import unfailing
 from pybroker.protocol import messages as m
 from pybroker.protocol.message import Message, R, Request
-
-GROUP: Final = 0
-TRANSACTION: Final = 1
-"""Types of the keys that FindCoordinator takes."""
 
 LANE: Final = "group"
 JOIN_LANE: Final = "join"

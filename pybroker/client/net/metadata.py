@@ -18,6 +18,9 @@ RETRY_BACKOFF_S: Final = 0.1
 PATIENCE_S: Final = 2.0
 """Seconds without an answer before another broker is asked."""
 
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""Types of the keys that FindCoordinator takes."""
 NAMED_MAX: Final = 5
 
 Answer = TypeVar("Answer")

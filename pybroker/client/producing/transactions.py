@@ -18,9 +18,10 @@ from functools import partial
 from typing import Final
 
 from pybroker import errors
-from pybroker.client.net.find_coordinator import TRANSACTION, CoordinatorClient
+from pybroker.client.net.find_coordinator import CoordinatorClient
 from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from pybroker.client.net.loop import Timer
+from pybroker.client.net.metadata import TRANSACTION
 from pybroker.client.net.network import NetworkClient
 from pybroker.client.net.promise import Promise
 from pybroker.client.net.requests import RequestOptions

@@ -172,8 +172,9 @@ def test_a_file_is_executed_again_where_it_was_and_status_removes_the_throttle(
         until("it has ended", lambda: not admin.list_partition_reassignments(), timeout_s=WAIT_S)
     said_at_last = command(cluster, "reassign", "status").out
     assert said_at_last == "No partition is being moved. Removed the throttle of 1.0 kB/s.\n"
-    left = throttled(cluster)
-    assert set(left.values()) == {"40000000", "80000000"} and not any(LISTS in name for name in left)
+    set_by_hand = {"40000000", "80000000"}
+    until("each broker knows that the throttle is gone", lambda: set(throttled(cluster).values()) == set_by_hand)
+    assert not any(LISTS in name for name in throttled(cluster))
 
 
 def test_a_new_factor_and_a_chosen_assignment(cluster: Cluster) -> None:
