@@ -177,7 +177,7 @@ class TopicAdmin:
         return transaction_topic(self._config, factor if self._unmade is None else 1)
 
     async def has_partition(self, key: TopicPartition) -> bool:
-        """True if the store has a partition, whatever this broker's metadata says. Raises KAFKA_STORAGE_ERROR."""
+        """True if the store has a partition, also if this broker's metadata lacks it. Raises KAFKA_STORAGE_ERROR."""
         found = await self._read(nodes.topic(key.topic))
         if found is None:
             return False

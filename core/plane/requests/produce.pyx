@@ -140,7 +140,7 @@ cdef bint check_request(
     q.producer_id = -1
     if read_text(r, flexible, &q.transactional_id) != OK or (
             q.transactional_id.at != NULL and c.login.rights != NULL):
-        return False             # only Python knows who may use the transactional id
+        return False             # Python checks the ACLs of transactional ids
     if read_i16(r, &q.acks) != OK or q.acks < -1 or q.acks > 1:
         return False
     if read_i32(r, &q.timeout_ms) != OK or read_length(r, flexible, &q.topics) != OK or q.topics < 0:

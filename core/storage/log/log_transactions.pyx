@@ -1,5 +1,5 @@
-"""Producers and transactions as a function of the log: leader, follower, recovery and truncation make the same of a
-batch, and of its successors, whatever epochs they have. A leader checks a batch before it comes here.
+"""Producers and transactions as a function of the log. A batch changes them in the same way on a leader, on a follower,
+in recovery and after a truncation, whatever its epochs are. A leader checks a batch before it comes here.
 
 The producer's state changes before the batch is written, as that can be undone; the transactions of the log change
 after it, and before the log's new end is published.
