@@ -7,7 +7,7 @@ from typing import Final
 
 from pybroker import errors
 from pybroker.client.net.find_coordinator import CoordinatorClient
-from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata, by_topic
 from pybroker.client.net.requests import RequestOptions
 from pybroker.errors import KafkaError
 from pybroker.model import TopicPartition
@@ -34,22 +34,12 @@ def commit(
     done: Callable[[KafkaError | None], object],
 ) -> None:
     """Commit offsets; `done` is called with the first failure, or None. For the loop's thread."""
-    kind = m.OffsetCommitRequest.Topics
-    topics: dict[str, m.OffsetCommitRequest.Topics] = {}
-    for tp, at in offsets.items():
-        part = kind.Partitions(
-            partition_index=tp.partition,
-            committed_offset=at.offset,
-            committed_leader_epoch=at.leader_epoch,
-            committed_metadata=at.metadata,
-        )
-        topics.setdefault(tp.topic, kind(name=tp.topic)).partitions.append(part)
     request = m.OffsetCommitRequest(
         group_id=coordinator.key,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
         group_instance_id=identity.instance_id,
-        topics=list(topics.values()),
+        topics=by_topic(offsets, m.OffsetCommitRequest.Topics),
     )
 
     def answered(answer: m.OffsetCommitResponse | None, error: KafkaError | None) -> None:

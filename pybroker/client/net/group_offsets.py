@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from pybroker.client import arguments
+from pybroker.model import TopicPartition
+from pybroker.protocol import messages as m
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -29,3 +32,20 @@ class ConsumerGroupMetadata(NamedTuple):
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
+
+
+Topics = TypeVar("Topics", m.OffsetCommitRequest.Topics, m.TxnOffsetCommitRequest.Topics)
+
+
+def by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata], kind: type[Topics]) -> list[Topics]:
+    """The offsets as a request of this kind has them."""
+    topics: dict[str, Topics] = {}
+    for tp, at in offsets.items():
+        part = kind.Partitions(
+            partition_index=tp.partition,
+            committed_offset=at.offset,
+            committed_leader_epoch=at.leader_epoch,
+            committed_metadata=at.metadata,
+        )
+        topics.setdefault(tp.topic, kind(name=tp.topic)).partitions.append(part)
+    return list(topics.values())

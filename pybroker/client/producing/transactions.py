@@ -19,7 +19,7 @@ from typing import Final
 
 from pybroker import errors
 from pybroker.client.net.find_coordinator import CoordinatorClient
-from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from pybroker.client.net.group_offsets import ConsumerGroupMetadata, OffsetAndMetadata, by_topic
 from pybroker.client.net.loop import Timer
 from pybroker.client.net.metadata import TRANSACTION
 from pybroker.client.net.network import NetworkClient
@@ -223,16 +223,6 @@ class TransactionManager:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: ConsumerGroupMetadata,
     ) -> Future[m.TxnOffsetCommitResponse]:
-        kind = m.TxnOffsetCommitRequest.Topics
-        topics: dict[str, m.TxnOffsetCommitRequest.Topics] = {}
-        for tp, at in offsets.items():
-            part = kind.Partitions(
-                partition_index=tp.partition,
-                committed_offset=at.offset,
-                committed_leader_epoch=at.leader_epoch,
-                committed_metadata=at.metadata,
-            )
-            topics.setdefault(tp.topic, kind(name=tp.topic)).partitions.append(part)
         request = m.TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group.group_id,
@@ -241,7 +231,7 @@ class TransactionManager:
             generation_id=group.generation,
             member_id=group.member_id,
             group_instance_id=group.instance_id,
-            topics=list(topics.values()),
+            topics=by_topic(offsets, m.TxnOffsetCommitRequest.Topics),
         )
         return self._sent(coordinator, request, COMMIT_VERSION_MAX, _refused_offset)
 
